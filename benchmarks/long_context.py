@@ -43,11 +43,11 @@ from howsmooth.bounds.normalisation import radius
 from howsmooth.bounds.two_points import RepeatedToken, two_points
 from howsmooth.models import AttentionFile
 from howsmooth.models.memory import peak_memory, reset_peak_memory, solver_memory_limit
+from howsmooth.questions.inputs import NormalisedInputs
 from howsmooth.records import json_line
+from howsmooth.records.provenance import provenance
 from howsmooth.spectral import saved_products
 from howsmooth.spectral.rounding import allowance
-from howsmooth.studies.inputs import NormalisedInputs
-from howsmooth.studies.provenance import provenance
 
 MAX_REFERENCE_TOKENS = 4096  # tokens up to which rounding is measured against float64
 WEIGHTS = ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo")

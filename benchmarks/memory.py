@@ -70,9 +70,9 @@ def solve(n: int, causal: bool, limit: int, answers) -> None:
 
     f, x = layer_and_tokens(n, causal)
     f.head(0)(x[:64])
-    plan(f.jacobian(x[:64]), None)  # loads everything before the mark is reset
+    plan(f.jacobian(x[:64]))  # loads everything before the mark is reset
     base, began = reset_high_water_mark(), time.perf_counter()
-    needed = plan(f.jacobian(x), limit, max_steps=STEPS)
+    needed = plan(f.jacobian(x), max_memory=limit, max_steps=STEPS)
     estimate = local_lipschitz(f, x, max_memory=limit, max_steps=STEPS, strict=False)
     answers.put((high_water_mark() - base, time.perf_counter() - began, str(needed), estimate.as_record()))
 

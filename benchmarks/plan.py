@@ -41,9 +41,9 @@ def run(case: str, options: dict, weights: str | None, device: str, cpu_time: bo
     """Plan a case, run it, and return the record of both."""
     from howsmooth.models import load
     from howsmooth.models.memory import peak_memory, reset_peak_memory
+    from howsmooth.records.provenance import provenance
     from howsmooth.studies import prepare_model, records_of, spec_of
     from howsmooth.studies.costs import PLAN_PAIR_SECONDS, CostModel
-    from howsmooth.studies.provenance import provenance
 
     clock = time.process_time if cpu_time else time.perf_counter
     inputs = "normalised" if case == "weights" else "text"

@@ -28,10 +28,10 @@ import torch
 
 from howsmooth import load, local_lipschitz
 from howsmooth.lipschitz import AutodiffJacobian
+from howsmooth.questions.spec import spec_of
 from howsmooth.spectral import power_method
 from howsmooth.studies.engines.local import local_engine
 from howsmooth.studies.plan import prepare
-from howsmooth.studies.spec import spec_of
 from howsmooth.studies.store import Store
 from howsmooth.studies.worker import run_bundle
 
@@ -118,8 +118,8 @@ def main() -> None:
         ours = time.process_time() - began
         theirs, errors, their_errors, most = 0.0, [], [], 0
         for record in records:
-            i = [fields["sample"] for fields in bundle.sample_fields].index(record["sample"])
-            ids = torch.tensor(bundle.token_ids[i])
+            samples = bundle.samples
+            ids = torch.tensor(samples.token_ids[samples.numbers.index(record["sample"])])
             began = time.process_time()
             value, steps = paper(model, ids, record["layer"])
             theirs += time.process_time() - began
@@ -128,7 +128,7 @@ def main() -> None:
             errors.append(abs(record["value"] / truth - 1))
             their_errors.append(abs(value / truth - 1))
             most = max(most, steps)
-        by_length.setdefault(bundle.n, []).append((ours, theirs, max(errors), max(their_errors), most))
+        by_length.setdefault(bundle.samples.n, []).append((ours, theirs, max(errors), max(their_errors), most))
     for n, cells in by_length.items():
         ours, theirs = (sum(cell[i] for cell in cells) for i in (0, 1))
         totals["ours"] += ours

@@ -341,14 +341,14 @@ def claims() -> list[Claim]:
                 ("splitting.md", searched()),
                 ("splitting.md", "It is false for κ near 1: " + near_one()),
             ),
-            ("python -m experiments.splitting_limits", "howsmooth meanfield splitting --which"),
+            ("python -m experiments.splitting_limits", "howsmooth meanfield splitting-cases"),
             ("splitting_limits.jsonl",),
             "Two atoms, κ = 1.1, 2, 10, 100, 1000, sizes up to 10⁶, 80 digits.",
             "Masses and seeds: with free masses over all scales the search comes within 10⁻³ of the limit; earlier searches in "
             "float64 with bounded masses ended at 14.44 for κ = 1000. That the limit is approached is proved; that it is not "
             "exceeded is a conjecture for κ ≥ 10, and false for κ near 1.",
             (
-                "tests/studies/test_splitting_families.py::test_the_ratio_for_positive_definite_scores_tends_to_its_limit",
+                "tests/lipschitz/test_splitting_families.py::test_the_ratio_for_positive_definite_scores_tends_to_its_limit",
                 "tests/experiments/test_splitting_limits.py::test_the_command_evaluates_families_and_searches_and_is_resumed",
             ),
         ),
@@ -364,12 +364,12 @@ def claims() -> list[Claim]:
                     "The balanced columns of Sinkhorn attention do not prevent splitting when A has a negative direction.",
                 ),
             ),
-            ("howsmooth meanfield splitting --which", "python -m experiments.splitting_search l2 --A -1"),
+            ("howsmooth meanfield splitting-cases", "python -m experiments.splitting_search l2 --A -1"),
             ("splitting_limits.jsonl",),
             "L2: distances 2 to 10 of two atoms, ratios 8 to 3·10²². Sinkhorn: two atoms, by a proof.",
             "Masses in logarithms: in float64 with bounded masses a search had ended at 246.5, and the table called that the largest.",
             (
-                "tests/studies/test_splitting_families.py::test_opposite_l2_splits_without_bound",
+                "tests/lipschitz/test_splitting_families.py::test_opposite_l2_splits_without_bound",
                 "tests/lipschitz/test_criterion.py::test_sinkhorn_two_atoms_on_the_line",
             ),
         ),
@@ -398,7 +398,7 @@ def claims() -> list[Claim]:
             "Number of points: 2, 3, 4 and 5, from 40 random starts; four and five gain nothing. Sign of A: for A = −1 three points "
             "gain nothing. An earlier version had a gain of 16 %, from one chain that was not optimised.",
             (
-                "tests/studies/test_mean_field.py::test_three_points_exceed_two_where_scores_are_positive",
+                "tests/lipschitz/test_regimes.py::test_three_points_exceed_two_where_scores_are_positive",
                 "tests/lipschitz/test_three_points.py::test_the_gain_of_the_third_point_tends_to_16_over_9",
             ),
         ),
@@ -475,7 +475,7 @@ def claims() -> list[Claim]:
             "Text, length, number of samples and special tokens: the largest ratio goes from 0.76 to 0.95, and never above 1. "
             "These are statements about the inputs that were measured, not about all texts.",
             (
-                "tests/cli/test_splitting.py::test_which",
+                "tests/questions/test_splitting_cases.py::test_records_are_valid_and_shown",
                 "tests/lipschitz/test_regimes.py::test_the_plateau_at_large_radii",
             ),
         ),

@@ -37,6 +37,7 @@ layers = [0, 3]
 [engine]
 workers = 0
 """
+MEASURES = {"a.csv": "x,y\n0,0\n1,0\n0,1\n", "b.csv": "x,y,weight\n2,0,0.25\n0,2,0.75\n"}
 
 
 @dataclass(frozen=True)
@@ -136,8 +137,22 @@ PAGE_OF = {
                 "Whether the measure of the text splits.",
             ),
             Example(
+                "meanfield splitting-line --masses 1,3 --resolution 200",
+                "Where two atoms on a line split; --plot draws the plane.",
+            ),
+            Example("meanfield splitting-cases", "Which kinds of maps split, and by how much."),
+            Example(
+                "meanfield splitting-copies minilm --layers 0 --lengths 6",
+                "The model runs on the text with each token in turn repeated.",
+            ),
+            Example(
                 "meanfield distance minilm --layers 0,3 --lengths 24 --p 2",
                 "Two chunks of text as measures, before and after attention.",
+            ),
+            Example(
+                "meanfield file-distance --files a.csv b.csv --p 1,2",
+                "Two measures from files: points in the plane, the second with weights.",
+                listing="b.csv",
             ),
         ],
     ),
@@ -146,6 +161,10 @@ PAGE_OF = {
         [
             Example(
                 "flow particles polytope --particles 24 --until 10", "Tokens gather at the vertices of a polytope."
+            ),
+            Example(
+                "flow weights minilm --layers 4 --heads 3 --lengths 16 --until 20",
+                "The tokens of a text under one head of a real model, applied again and again.",
             ),
             Example(
                 "flow gaussian --A '1,0.5;-0.5,-0.3' --mean 0.5,0.2 --covariance 0.6,0.3 --until 2",
@@ -168,7 +187,10 @@ PAGE_OF = {
             Example("plan growth.toml", "The number of tasks and the expected time, which depends on the machine."),
             Example("study run growth.toml", "Each record is stored as soon as it is computed."),
             Example("study resume growth.sqlite", "Stored records are not computed again."),
-            Example("study status growth.toml", "The tables and fits so far, also while the study is running."),
+            Example(
+                "study status growth.toml --with-tables",
+                "The number of tasks that are done, and the tables and fits so far, also while the study is running.",
+            ),
             Example("study ls", "The studies and stores of this folder."),
             Example("study export growth.toml --file growth.csv", "The suffix may also be .parquet or .jsonl."),
         ],
@@ -229,7 +251,7 @@ _TIMES = (
     (re.compile(r"(\"(?:cpu_)?seconds\": )[0-9.e+-]+"), r"\1…"),
     (re.compile(r"(?<![\w.^])[0-9]+(?:\.[0-9]+)? (ms|s|min|h|seconds?|minutes?|hours?)(?![\w/])"), r"… \1"),
     (re.compile(r"^\d+ of \d+ \w+, .*\n", re.M), ""),  # lines of progress, every half minute
-    (re.compile(r"(\"commit\": )\"[0-9a-f]+\+?\""), r"\1…"),
+    (re.compile(r"(\"(?:commit|checksum)\": )\"[0-9a-f]+\+?\""), r"\1…"),  # the checksum is of the times, too
     (re.compile(r"[0-9.]+ (.iB are free)"), r"… \1"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?"), "…"),
 )
@@ -251,10 +273,12 @@ def timeless(text: str) -> str:
 
 @contextlib.contextmanager
 def working_folder() -> Iterator[Path]:
-    """Run the block in an empty folder with the file of the study, and yield its path."""
+    """Run the block in an empty folder with the files that examples read, and yield its path."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "growth.toml").write_text(STUDY, encoding="utf-8")
+        for name, rows in MEASURES.items():
+            Path(folder, name).write_text(rows, encoding="utf-8")
         os.chdir(folder)
         try:
             yield Path(folder)
@@ -280,7 +304,7 @@ def section(example: Example, name: str, has_heading: bool, folder: Path) -> str
     parts.append(example.description)
     if example.listing:
         listing = (folder / example.listing).read_text(encoding="utf-8")
-        parts.append(f'```toml title="{example.listing}"\n{listing}```')
+        parts.append(f'```{Path(example.listing).suffix[1:]} title="{example.listing}"\n{listing}```')
     parts.append("```console\n" + "\n".join([typed(example.line), *rows]) + "\n```")
     if example.record_file:
         first = json.loads((folder / example.record_file).read_text(encoding="utf-8").splitlines()[0])

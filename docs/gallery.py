@@ -96,7 +96,7 @@ GALLERY = (
     Picture(
         "splitting-line.png",
         "Two atoms on a line",
-        "meanfield splitting --picture --masses 1,3 --resolution 200 --plot splitting-line.png",
+        "meanfield splitting-line --masses 1,3 --resolution 200 --plot splitting-line.png",
         "The same question for two atoms with masses 1 : 3; the line is at ratio 1.",
         "splitting.md",
     ),

@@ -4,6 +4,7 @@ A line of one of these forms in a page is replaced by the content that it names:
 
     {{ names howsmooth.attention }}     the reference of all public names of a package, from its `__all__`
     {{ entry_points }}                  the callables of `howsmooth.__all__`, as a table that links to the reference
+    {{ questions }}                     the questions of `howsmooth.questions`, as a table that links to the commands
     {{ notebook bounds }}               a notebook with its outputs
     {{ file CONTRIBUTING.md }}          a file of the repository, with its links into docs/ adjusted
     {{ references }}                    the bibliography that `howsmooth cite` prints
@@ -199,6 +200,19 @@ def entry_points(_: str) -> str:
     return "\n".join(rows)
 
 
+def questions(_: str) -> str:
+    """Return the table of all questions: their names, commands, what they answer, and the kinds of their records."""
+    from howsmooth.questions import QUESTIONS
+
+    rows = ["| question | command | what it answers | kinds of records |", "|---|---|---|---|"]
+    for name, entry in QUESTIONS.items():
+        command = f"howsmooth {entry.group} {entry.command or name}".replace("  ", " ")
+        page = f"commands/{entry.group or name}.md#{command.replace(' ', '-')}"
+        kinds = ", ".join(entry.kinds) or "those of particles"
+        rows.append(f"| `{name}` | [`{command}`]({page}) | {entry.help} | {kinds} |")
+    return "\n".join(rows)
+
+
 def public(module: ModuleType) -> list[str]:
     """Return `__all__`, which is in order of importance, or the public names that a module defines."""
     return getattr(module, "__all__", None) or [
@@ -282,4 +296,11 @@ def reference(entry: dict[str, str]) -> str:
     return f'- <span id="{entry["key"]}"></span>' + ". ".join(part for part in parts if part) + f". `{entry['key']}`"
 
 
-MACROS = {"names": names, "entry_points": entry_points, "notebook": notebook, "file": file, "references": references}
+MACROS = {
+    "names": names,
+    "entry_points": entry_points,
+    "questions": questions,
+    "notebook": notebook,
+    "file": file,
+    "references": references,
+}

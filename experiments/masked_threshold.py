@@ -31,8 +31,8 @@ from experiments.records import Record, Records
 from howsmooth.bounds import mean_field
 from howsmooth.bounds.alternating import alternating_matrix, periodic_matrix
 from howsmooth.errors import InputError
+from howsmooth.lipschitz.regimes import unit_layer
 from howsmooth.spectral import LinearOperator, singular_values
-from howsmooth.studies.mean_field import unit_layer
 
 SIZES = (0.05, 0.1, 0.15, 0.16, 0.17, 0.175, 0.18, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
 LIMIT_BLOCKS = (128, 256)  # atoms per sign, whose norms are extrapolated to infinitely many

@@ -31,10 +31,10 @@ from howsmooth.attack.mitigation import L2, Cap, Mitigation, Temperature
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import Model, replace_attention
+from howsmooth.questions.inputs import run_fields
 from howsmooth.report.rows import model_name, number
 from howsmooth.report.table import plain_table
 from howsmooth.studies import Spec, resolve, spec_of
-from howsmooth.studies.inputs import run_fields
 from howsmooth.texts.corpora import Corpus, read_corpus
 from howsmooth.texts.cutting import TokenChunk
 
@@ -113,7 +113,7 @@ def key_of(record: Record) -> tuple:
 
 
 def _layer(f: Callable[[Tensor], Tensor], x: Tensor, attack: Attack, budget: float, spec: Spec) -> Record:
-    found = local_lipschitz(f, x, **spec.accuracy, strict=False)
+    found = local_lipschitz(f, x, solver=spec.spectral_solver, strict=False)
     size = budget * float(torch.linalg.vector_norm(x))
     attacked = run(attack, Target.of(f, x), Budget(size), seed=spec.seed)
     return found.as_record() | {"change": attacked.change, "gain": attacked.gain, "calls": attacked.calls}

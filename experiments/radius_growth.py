@@ -28,10 +28,10 @@ from experiments.records import Record, Records
 from howsmooth.attack import Ascent, Ball, ascend
 from howsmooth.bounds import mean_field
 from howsmooth.errors import InputError
+from howsmooth.lipschitz.regimes import unit_layer
 from howsmooth.report.figure import MARKERS, save_figure
 from howsmooth.report.output_paths import check_plot_path
 from howsmooth.report.style import THEMES
-from howsmooth.studies.mean_field import unit_layer
 
 # ‖A‖R² at which two Diracs are optimal; for positive scores these are large.
 RADII_SQUARED: dict[str, tuple[float, ...]] = {

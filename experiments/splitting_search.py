@@ -3,7 +3,7 @@
     python -m experiments.splitting_search softmax --A -1 [--atoms 2] [--equal-masses] [--out splitting.jsonl]
 
 The ratio is max_i ‖∂₁G(x_i, μ)‖ / ‖D‖ (docs/splitting.md); a measure with a ratio above 1 splits. The examples of
-`howsmooth meanfield splitting --which` were found with this script.
+`howsmooth meanfield splitting-cases` were found with this script.
 """
 
 from __future__ import annotations

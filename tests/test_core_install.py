@@ -123,6 +123,7 @@ def test_what_needs_more_says_what_to_install():
     """Every public name, and calls of those that import what they need when they are called."""
     calls = {
         "howsmooth.measure('minilm')": "transformers",
+        "howsmooth.ask('regimes')": "transformers",
         "howsmooth.models.AttentionFile": "safetensors",
         "howsmooth.dynamics.read_example": "pydantic",
         "howsmooth.studies.read_study": "pydantic",

@@ -18,12 +18,12 @@ from rich.console import Console
 
 from howsmooth.errors import InputError
 from howsmooth.fits import growth_laws
+from howsmooth.questions.spec import read_study
 from howsmooth.records import json_line, make_record
 from howsmooth.report.measurement_tables import Summary, study_tables, summary
 from howsmooth.report.page_tables import tables_of
 from howsmooth.report.web_page import report_page, write_csv
 from howsmooth.studies.formats import export, read_records
-from howsmooth.studies.spec import read_study
 from howsmooth.studies.store import Store
 from tests.seeds import seeds
 

@@ -17,6 +17,7 @@ LAYERS = (
     ("transport",),
     ("bounds", "lipschitz", "dynamics", "models"),
     ("attack",),
+    ("questions",),
     ("studies",),
     ("report",),
     ("explorer",),
@@ -24,14 +25,14 @@ LAYERS = (
 )
 # Every package may import these; they import only each other.
 OPEN = {"display", "errors", "extras", "fits", "lazy", "quantised", "reading", "records", "texts"}
-ENTRY_POINTS = {"__init__", "__main__", "measurements", "tracking"}  # may import everything
+ENTRY_POINTS = {"__init__", "__main__", "measurements"}  # may import everything
 ONLY_IN: dict[str, tuple[str, ...]] = {
     "transformers": ("models",),
     "tokenizers": ("models",),
     "triton": ("kernels",),
     "matplotlib": ("report",),
     "click": ("cli",),
-    "pydantic": ("dynamics", "records", "studies"),
+    "pydantic": ("dynamics", "questions", "records", "studies"),
     "ray": ("studies",),
     "sqlite3": ("studies",),
     "pyarrow": ("studies",),

@@ -17,8 +17,10 @@ from pydantic_core import PydanticUndefined
 import howsmooth
 from howsmooth import InputError, Measurements
 from howsmooth.fits import fit_law
-from howsmooth.records import CURVE, record_error
-from howsmooth.studies.spec import ModelSpec, Spec, spec_of
+from howsmooth.questions import record_error
+from howsmooth.questions.measure import MeasureSpec
+from howsmooth.questions.spec import ModelChoice, spec_of
+from howsmooth.records import CURVE
 from howsmooth.studies.store import Store
 from howsmooth.texts.corpora import Corpus
 from tests import reasons
@@ -51,16 +53,16 @@ def same(one, other) -> bool:
 
 
 def test_names_and_defaults_are_those_of_the_command():
-    from howsmooth.cli.measure import MEASURE_FIELDS, command
+    from howsmooth.cli.ask import question_command
     from howsmooth.cli.options import LOADING_FIELDS
 
-    options = {option.name for option in command.params} - {"model", "threads", "quiet", "verbose"}
-    fields = {*MEASURE_FIELDS, *LOADING_FIELDS}
-    assert fields <= options and {name for name in options - fields if not name.endswith("_path")} == {"style"}
+    options = {option.name for option in question_command("measure").params} - {"model", "threads", "quiet", "verbose"}
+    fields = {*MeasureSpec.options, *LOADING_FIELDS}
+    assert fields <= options and {name for name in options - fields if not name.endswith("_path")} == {"style", "theme"}
     docstring = inspect.getdoc(howsmooth.measure)
     for name in fields - {"texts"}:
         assert f"`{name}`" in docstring, f"{name} is not in the docstring"
-        field = (ModelSpec if name in LOADING_FIELDS else Spec).model_fields[name]
+        field = (ModelChoice if name in LOADING_FIELDS else MeasureSpec).model_fields[name]
         assert field.default is not PydanticUndefined, "without a default in the spec, each caller would need its own"
     assert spec_of({}) == spec_of({"models": ["minilm"], "texts": ["embedded"]})
     assert inspect.signature(howsmooth.measure).parameters["model"].default == spec_of({}).models[0].name
@@ -252,14 +254,14 @@ def test_invalid_files_are_refused(found, tmp_path):
     ],
 )
 def test_invalid_fields_are_refused_before_a_model_is_loaded(fields, words, monkeypatch):
-    monkeypatch.setattr("howsmooth.studies.worker.load", lambda **_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("howsmooth.models.loading.load", lambda **_: pytest.fail("a model was loaded"))
     with pytest.raises(InputError, match=words):
         howsmooth.measure("a model that is not there", **fields)
 
 
 def test_fields_that_do_not_fit_the_model_are_refused_before_anything_is_computed(tiny, river, monkeypatch):
     model = howsmooth.load(tiny)
-    monkeypatch.setattr("howsmooth.studies.quantities.local_lipschitz", lambda *_, **__: pytest.fail("computed"))
+    monkeypatch.setattr("howsmooth.questions.quantities.local_lipschitz", lambda *_, **__: pytest.fail("computed"))
     for fields, words in (
         ({"layers": [2]}, "between 0 and 1, got 2"),
         ({"lengths": [33]}, "at most 32 tokens"),

@@ -13,32 +13,24 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from howsmooth import load
+import howsmooth
 from howsmooth.records import json_line
 from howsmooth.report.figure import save_figure
 from howsmooth.report.flow_figures import depth_figure
-from howsmooth.studies import chosen_depths, depth_trajectories, spec_of
-from howsmooth.texts.corpora import read_corpus
 
 RUNS = (("minilm", 64), ("smollm2", 32))
+NOT_DRAWN = ("words", "coordinates", "axes")
 ONLY_IN_FIRST_LINE = ("versions", "source", "commit", "text_sha256")
 
 
 def compute(path: Path) -> None:
     """Compute the records of all runs and write them to a file, one line for each depth."""
-    corpus = read_corpus("embedded")
     with path.open("w", encoding="utf-8") as out:
         for name, n in RUNS:
-            model = load(name)
-            spec = spec_of({"lengths": [n], "samples": 1, "tol": 1e-2})
-            depths = chosen_depths(model, corpus, spec)
-            for trajectory in depth_trajectories(model, corpus, spec):
-                for record in trajectory.records(model, corpus, spec, depths):
-                    if out.tell():
-                        record = {key: value for key, value in record.items() if key not in ONLY_IN_FIRST_LINE}
-                    out.write(json_line(record) + "\n")
-                    out.flush()
-                    print(name, record["depth"], record["value"], flush=True)
+            for record in howsmooth.ask("depth", name, lengths=[n]):
+                hidden = NOT_DRAWN + (ONLY_IN_FIRST_LINE if out.tell() else ())
+                out.write(json_line({key: value for key, value in record.items() if key not in hidden}) + "\n")
+                print(name, record["depth"], record["value"], flush=True)
 
 
 def main(given: Sequence[str] | None = None) -> None:

@@ -20,24 +20,16 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import howsmooth
 from howsmooth.attention import Field
-from howsmooth.dynamics import (
-    Velocity,
-    integrate,
-    integrate_example,
-    local_constant,
-    perturbation_growth,
-    read_example,
-    trajectory_records,
-)
-from howsmooth.dynamics.declaration import EXAMPLE_NAMES, Attention, Tokens
-from howsmooth.dynamics.example import field_of, tokens_of, unmet_expectations
-from howsmooth.dynamics.instruments import view_and_labels
-from howsmooth.report.flow_figures import draw_paths, save_animation
+from howsmooth.dynamics import Velocity, integrate, local_constant, perturbation_growth
+from howsmooth.dynamics.declaration import ATTENTION_KINDS, EXAMPLE_NAMES, Attention, Tokens
+from howsmooth.dynamics.example import field_of, tokens_of
+from howsmooth.report.flow_figures import draw_paths, save_particle_animation
 from howsmooth.report.style import THEMES, apply_theme
 
 COLOURS = THEMES["light"]
-KINDS = ("softmax", "masked", "l2", "sinkhorn", "linear", "sigmoid")
+KINDS = (*ATTENTION_KINDS, "masked")
 BETAS = (1.0, 4.0, 9.0)
 LAYERS = (8, 16, 32, 64, 128, 256)
 
@@ -46,19 +38,12 @@ def shapes(out: Path) -> None:
     """Draw the named examples, and animate the polytope."""
     figure = Figure(figsize=(13.2, 8.4), dpi=130, layout="constrained", facecolor=COLOURS["background"])
     for panel, name in zip(figure.subplots(2, 3).flatten(), EXAMPLE_NAMES, strict=True):
-        example = read_example(name)
-        trajectory, field = integrate_example(example)
-        *_, last = trajectory_records(
-            trajectory, field, tol=example.watch.tol, renormalised=example.flow.coordinates == "renormalised"
-        )
-        unmet = unmet_expectations(example.expect, last)
-        print(f"{name}: {trajectory.ending}; {'as stated' if not unmet else '; '.join(unmet)}")
-        plane, labels = view_and_labels(trajectory, field, example.watch.tol)
-        paths = plane(trajectory.tokens).numpy()
-        draw_paths(panel, trajectory.times.tolist(), paths, plane.names, labels, COLOURS)
+        found = howsmooth.ask("particles", example=name).records
+        print(f"{name}: {found[-1]['ending']}; {'; '.join(found[-1]['unmet']) or 'as stated'}")
+        draw_paths(panel, found, COLOURS)
         panel.set_title(name.replace("_", " "), color=COLOURS["foreground"], fontsize=11, fontweight="bold", loc="left")
         if name == "polytope":
-            save_animation(out / "flow.gif", trajectory.times.tolist(), paths, plane.names, labels, title=example.title)
+            save_particle_animation(out / "flow.gif", found)
     figure.savefig(out / "flows.png", facecolor=figure.get_facecolor())
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +26,10 @@ from howsmooth.dynamics import (
     integrate,
     mean_field_convergence,
 )
-from howsmooth.report.density_figures import density_figure, gaussian_flow_figure, rate_figure
+from howsmooth.questions.flows import positions
+from howsmooth.questions.gaussian import flow_fields
+from howsmooth.questions.pde import density_fields
+from howsmooth.report.density_figures import density_figure, gaussian_figure, rate_figure
 from howsmooth.report.figure import save_figure
 
 EYE, ONE = torch.eye(2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
@@ -45,10 +47,13 @@ def blow_up(out: Path) -> dict:
     shown = gaussian_flow(calm, START, 2.0)
     comparison = compare_particles(shown, calm, 800)
     save_figure(
-        gaussian_flow_figure(
-            shown.as_record(),
-            comparison.tokens.numpy(),
-            title="A Gaussian and 800 particles: softmax attention, V turns and contracts",
+        gaussian_figure(
+            [
+                {
+                    **flow_fields(shown, comparison),
+                    "title": "A Gaussian and 800 particles: softmax attention, V turns and contracts",
+                }
+            ]
         ),
         out / "gaussian_flow.png",
     )
@@ -70,14 +75,10 @@ def densities(out: Path) -> dict:
     field = SoftmaxField.of(EYE, -EYE)
     flow = density_flow(field, start, 4.0)
     tokens = integrate(field, start.sample(300, torch.Generator().manual_seed(0)), 4.0, frames=flow.times.tolist())
-    values = (flow.masses / math.prod(grid.widths)).numpy()
+    title = "A density on 64 × 64 cells and 300 particles: softmax attention, V = −I"
+    particles = {"kind": "particle comparison", "flow": "", "n": 300, "positions": positions(tokens.tokens)}
     save_figure(
-        density_figure(
-            flow.as_record(),
-            values,
-            tokens=tokens.tokens.numpy(),
-            title="A density on 64 × 64 cells and 300 particles: softmax attention, V = −I",
-        ),
+        density_figure([{"kind": "density flow", "flow": "", "title": title, **density_fields(flow)}, particles]),
         out / "density_flow.png",
     )
     return {"steps": flow.steps, "seconds": flow.seconds, "mass_error": flow.mass_error}

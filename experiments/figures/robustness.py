@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterMathtext, LogLocator, MultipleLocator, NullLocator
@@ -21,10 +20,9 @@ from matplotlib.ticker import LogFormatterMathtext, LogLocator, MultipleLocator,
 import howsmooth
 from howsmooth.attack import linearity
 from howsmooth.attack.feature import Target
+from howsmooth.questions.layer_attack import named_attack
 from howsmooth.report.figure import format_length_axes
 from howsmooth.report.style import THEMES
-from howsmooth.studies import resolve, spec_of
-from howsmooth.studies.layer_attacks import RelativeBudgets, feature_attacks, named_attack
 from howsmooth.texts.corpora import read_corpus
 
 LAYERS = {"minilm": (0, 1, 3, 5), "smollm2": (0, 10, 20, 29)}
@@ -102,11 +100,8 @@ def attacks(n: int) -> list[dict]:
     """Run all attacks at equal budgets."""
     rows = []
     for name, layer in (("minilm", 3), ("smollm2", 10)):
-        model, corpus = howsmooth.load(name, dtype=torch.float64), read_corpus("embedded")
-        spec = resolve(model, corpus, spec_of({"layers": [layer], "lengths": [n], "samples": 1, "tol": 1e-2}))
-        found = feature_attacks(
-            model, corpus, spec, attacks=[named_attack(a) for a in ATTACKS], budgets=RelativeBudgets(SIZES)
-        )
+        place = {"layers": [layer], "lengths": [n]}
+        found = howsmooth.ask("layer-attack", name, dtype="float64", **place, budget=SIZES, attacks=list(ATTACKS))
         rows += [{key: record[key] for key in KEPT} for record in found]
         print(f"{name}: attacked", flush=True)
     return rows
@@ -135,8 +130,8 @@ def draw_attacks(rows: list[dict], n: int, out: Path) -> None:
         panel.plot(
             list(ceiling), list(ceiling.values()), ":", color=colours["foreground"], linewidth=1.6, label="certified"
         )
+        panel.set_yscale("log")  # before the ticks, which are those of the scale
         _dress(panel, colours, f"{name}, layer {chosen[0]['layer']}")
-        panel.set_yscale("log")
         panel.yaxis.set_minor_locator(NullLocator())
         panel.set_ylim(0.5 * min(p["gain"] for p in chosen), 40 * sigma)
         panel.set_xlabel("budget, ‖E‖ / ‖X‖", color=colours["foreground"])

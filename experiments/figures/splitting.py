@@ -8,13 +8,10 @@ Records are those of `howsmooth meanfield splitting MODEL --json FILE.jsonl`; wi
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from howsmooth.lipschitz.criterion import line_splitting_grid
-from howsmooth.report.figure import save_figure
-from howsmooth.report.mean_field_figures import heads_figure, line_figure, title
+import howsmooth
 from howsmooth.report.rows import model_name
 
 PICTURES = (
@@ -30,21 +27,12 @@ PICTURES = (
 def draw(records: list[Path], out: Path) -> None:
     """Draw atoms on a line, and the heads of each file of records."""
     out.mkdir(parents=True, exist_ok=True)
-    drawn = []
-    for which in PICTURES:
-        axis, found = line_splitting_grid(**which)
-        name = title(which.get("a", -1.0), which.get("masses", (1.0, 1.0)), which.get("third"))
-        drawn.append(
-            {"title": name + (", masked, x first" if which.get("masked") else ""), "axis": axis, "ratio": found.ratio}
-        )
-        print(
-            f"{drawn[-1]['title']}: {100 * float(found.splits.double().mean()):.3g} % splits, ratio up to "
-            f"{float(found.ratio.max()):.5g}"
-        )
-    save_figure(line_figure(drawn), out / "splitting-line.png")
+    found = howsmooth.Measurements([howsmooth.ask("splitting-line", **which)[0] for which in PICTURES])
+    print(found)
+    found.plot(out / "splitting-line.png")
     for path in records:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        save_figure(heads_figure(lines), out / f"splitting-{model_name(lines[0]['model'])}.png")
+        heads = howsmooth.read(path)
+        heads.plot(out / f"splitting-{model_name(heads[0]['model'])}.png")
 
 
 def main(given: Sequence[str] | None = None) -> None:

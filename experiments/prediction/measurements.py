@@ -39,8 +39,8 @@ from howsmooth.attack.tokens import OBJECTIVES, Limits, Probe, TargetModel, atta
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import Model
-from howsmooth.studies.provenance import provenance
-from howsmooth.studies.spec import select_indices
+from howsmooth.questions.spec import select_indices
+from howsmooth.records.provenance import provenance
 from howsmooth.texts.corpora import Corpus
 from howsmooth.texts.cutting import TokenChunk, surrounding_special_tokens
 

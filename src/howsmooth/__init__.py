@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         kernels,
         lipschitz,
         models,
+        questions,
         records,
         report,
         spectral,
@@ -38,13 +39,14 @@ if TYPE_CHECKING:
     )
     from howsmooth.errors import InputError, NotConverged
     from howsmooth.lipschitz import Estimate, lipschitz_penalty, local_lipschitz, token_gains
-    from howsmooth.measurements import Measurements, measure, read
+    from howsmooth.measurements import Measurements, ask, measure, read
     from howsmooth.models import load, register
 
 __getattr__, __dir__ = attach(
     __name__,
     {
         "measure": "howsmooth.measurements",
+        "ask": "howsmooth.measurements",
         "read": "howsmooth.measurements",
         "Measurements": "howsmooth.measurements",
         "local_lipschitz": "howsmooth.lipschitz",
@@ -71,6 +73,7 @@ __getattr__, __dir__ = attach(
         "transport": "howsmooth.transport",
         "dynamics": "howsmooth.dynamics",
         "fits": "howsmooth.fits",
+        "questions": "howsmooth.questions",
         "records": "howsmooth.records",
         "texts": "howsmooth.texts",
         "spectral": "howsmooth.spectral",
@@ -80,6 +83,7 @@ __getattr__, __dir__ = attach(
 
 __all__ = [
     "measure",
+    "ask",
     "read",
     "Measurements",
     "local_lipschitz",
@@ -106,6 +110,7 @@ __all__ = [
     "transport",
     "dynamics",
     "fits",
+    "questions",
     "records",
     "texts",
     "spectral",

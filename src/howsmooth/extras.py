@@ -21,8 +21,6 @@ EXTRAS = {
     "flow": ("torchdiffeq",),
     "explore": ("gradio",),
     "datasets": ("datasets", "nltk"),
-    "tensorboard": ("tensorboard",),
-    "wandb": ("wandb",),
     "notebook": ("nbclient", "nbformat", "ipykernel"),
     "test": ("pytest", "hypothesis"),
 }

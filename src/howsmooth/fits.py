@@ -36,6 +36,8 @@ POWER, FREE = "power law", "none of these"
 MIN_LENGTHS = 4  # with fewer, two laws can hardly be distinguished
 _NU = 4.0  # degrees of freedom of the errors
 _MIN_SPREAD = 1e-4  # smaller differences mean nothing: the constants are known to about 1e-3
+_EXACT, _WITHIN_NOISE = 1e-7, 1e-5  # change of the log spread at which a fit ends: of the data, of a bootstrap draw
+_CACHED_POINTS = 1 << 15  # of a regression; more would not stay in the cache of a processor
 _GRID_SIZE = 80  # values of a nonlinear parameter that are tried
 _WEAK_EVIDENCE, _STRONG_EVIDENCE = 2.0, 6.0  # differences of the criterion
 
@@ -224,13 +226,27 @@ def _centre_texts(z: Array, texts: NDArray[np.int64] | None) -> Array:
     return z - means[texts] + means.mean()
 
 
-def _t_regression(X: Array, z: Array, weights: Array | None = None) -> tuple[Array, Array]:
+def _t_regression(X: Array, z: Array, weights: Array | None = None, start: Array | None = None) -> tuple[Array, Array]:
     """Return coefficients (g, p) and log-likelihoods (g,) of z (g, m) on X (g, m, p) or (1, m, p).
 
-    Iteratively reweighted least squares. `weights` (g, m) are the multiplicities of points in a bootstrap.
+    Iteratively reweighted least squares, for so many rows at once that they stay in the cache. `weights` (g, m) are the
+    multiplicities of points in a bootstrap, `start` (m,) the weights of the first iteration.
     """
+    rows = max(1, _CACHED_POINTS // z.shape[-1])
+    if len(z) > rows:
+        parts = [
+            _t_regression(
+                X if len(X) == 1 else X[first : first + rows],
+                z[first : first + rows],
+                None if weights is None else weights[first : first + rows],
+                start,
+            )
+            for first in range(0, len(z), rows)
+        ]
+        coefficients, likelihoods = zip(*parts, strict=True)
+        return np.concatenate(coefficients), np.concatenate(likelihoods)
     counts = np.ones(z.shape) if weights is None else weights
-    w, total, p = counts, counts.sum(-1), X.shape[-1]
+    w, total, p = counts if start is None else counts * start, counts.sum(-1), X.shape[-1]
     pairs = (X[..., :, None] * X[..., None, :]).reshape(*X.shape[:-1], p * p)
     before: Any = np.inf
     for _ in range(60):
@@ -240,7 +256,7 @@ def _t_regression(X: Array, z: Array, weights: Array | None = None) -> tuple[Arr
         r2 = (z - (X @ theta)[..., 0]) ** 2
         s2 = np.maximum((w * r2).sum(-1) / total, _MIN_SPREAD**2)[:, None]
         w = counts * (_NU + 1) / (_NU + r2 / s2)
-        if np.abs(np.log(s2) - before).max() < 1e-7:
+        if np.abs(np.log(s2) - before).max() < (_EXACT if start is None else _WITHIN_NOISE):
             break
         before = np.log(s2)
     constant = gammaln((_NU + 1) / 2) - gammaln(_NU / 2) - 0.5 * math.log(_NU * math.pi)
@@ -250,8 +266,12 @@ def _t_regression(X: Array, z: Array, weights: Array | None = None) -> tuple[Arr
 
 def _line(u: Array, z: Array, weights: Array | None = None) -> tuple[Array, Array]:
     """Return the slope and the intercept of each row."""
-    X = np.stack([np.ones_like(u), u], axis=-1)
-    theta, _ = _t_regression(X, z, weights)
+    X, start = np.stack([np.ones_like(u), u], axis=-1), None
+    if weights is not None:  # a bootstrap: its rows are near the fit to all points
+        level, slope = _t_regression(X, z[:1])[0][0]
+        r2 = (z[0] - level - slope * u[0]) ** 2
+        start = (_NU + 1) / (_NU + r2 / max(float(np.median(r2)), _MIN_SPREAD**2))
+    theta, _ = _t_regression(X, z, weights, start)
     return theta[:, 1], theta[:, 0]
 
 
@@ -276,9 +296,8 @@ def _intervals(
     rng = np.random.default_rng(seed)
     counts = np.zeros((draws, texts.max() + 1 if nested else len(x)))
     for group in groups:
-        picked = rng.integers(len(group), size=(draws, len(group)))
-        for j in range(len(group)):
-            counts[:, group[j]] = (picked == j).sum(1)
+        picked = rng.integers(len(group), size=(draws, len(group))) + len(group) * np.arange(draws)[:, None]
+        counts[:, group] = np.bincount(picked.ravel(), minlength=draws * len(group)).reshape(draws, len(group))
     if nested:
         # The slope is fitted without the level of each text; the resampled levels are added to the intercept.
         means = np.bincount(texts, z) / np.bincount(texts)

@@ -46,3 +46,20 @@ def attach(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], An
         return list(sys.modules[package].__all__)
 
     return getattr_, dir_
+
+
+def deferred(location: str) -> Callable[..., Any]:
+    """Return a function that imports the one at "module:name" when it is called.
+
+    Tables and figures import torch or scipy; a command must be able to report an error in its options before that.
+
+    Example:
+        >>> deferred("math:sqrt")(4.0)
+        2.0
+    """
+    module, _, name = location.partition(":")
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*arguments, **options)
+
+    return call

@@ -1,6 +1,6 @@
-"""`howsmooth.measure` and `howsmooth.read`: the Python entry points from a model and a text to records.
+"""`howsmooth.measure`, `howsmooth.ask` and `howsmooth.read`: the Python entry points from a question to records.
 
-Both return `Measurements`: records with their growth laws, tables, figure, page and files.
+All return `Measurements`: records with their growth laws, tables, figure, page and files.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
 
     from howsmooth.fits import Law
     from howsmooth.models import Model
+    from howsmooth.studies.plan import Plan
     from howsmooth.texts import Corpus
-    from howsmooth.tracking import Callback
 
-__all__ = ["measure", "read", "Measurements"]
+__all__ = ["measure", "ask", "read", "Measurements"]
 
 _LOADING = ("dtype", "device", "revision", "tokenizer", "part", "trust_remote_code", "allow_pickle", "causal")
 _MAX_NAME = 200  # characters of a name or path; a longer string is the text itself
 _MAX_LENGTHS = 8  # lengths that the repr lists
+# Fields that are part of the name of a scalar: those of the first line only if they differ among the records.
+_NAMED_IF_VARIED = ("model", "checkpoint", "text", "map", "tokens", "cutting")
+_NAMED = {"quantity": "{}", "layer": "layer_{}", "head": "head_{}", "n": "n_{}"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +81,10 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
 
     def __repr__(self) -> str:
         """Return the number of records, the models and the lengths."""
-        models = ", ".join(dict.fromkeys(record["model"] for record in self.records)) or "nothing"
-        lengths = sorted({record["n"] for record in self.records})
+        models = (
+            ", ".join(dict.fromkeys(record["model"] for record in self.records if record.get("model"))) or "nothing"
+        )
+        lengths = sorted({record["n"] for record in self.records if isinstance(record.get("n"), int)})
         listed = ", ".join(map(str, lengths)) or "–"
         if len(lengths) > _MAX_LENGTHS:
             listed = f"{lengths[0]} … {lengths[-1]} ({len(lengths)} lengths)"
@@ -96,9 +101,20 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
         return stream.getvalue()
 
     def _summary(self) -> RenderableType:
-        from howsmooth.report.measurement_tables import summary
+        from rich.console import Group
 
-        return summary(self._measurement_records, self.fits)
+        from howsmooth.questions import find_question
+
+        return Group(*(part for name, records in self._by_question() for part in find_question(name).tables(records)))
+
+    def _by_question(self) -> list[tuple[str, list[dict[str, Any]]]]:
+        """Return the records of each question, in the order in which the questions come."""
+        from howsmooth.questions import question_of
+
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for record in self.records:
+            groups.setdefault(question_of(record), []).append(record)
+        return list(groups.items())
 
     @property
     def _measurement_records(self) -> list[dict[str, Any]]:
@@ -125,7 +141,7 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
     def plot(
         self, path: str | os.PathLike[str] | None = None, *, theme: str = "light", style: str = "screen"
     ) -> Figure:
-        """Plot the constants against n, with their growth laws.
+        """Plot the records of the first question among them: of `measure`, the constants against n with their laws.
 
         Args:
             path: Also write the figure to this file (png, svg or pdf).
@@ -138,14 +154,20 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
         Raises:
             InputError: The path has another ending, there is no such style, or there is nothing to plot.
         """
-        from howsmooth.report.figure import growth_figure, save_figure
+        from howsmooth.errors import InputError
+        from howsmooth.questions import find_question
+        from howsmooth.report.figure import draw_question, save_figure
         from howsmooth.report.output_paths import check_plot_path
         from howsmooth.report.style import figure_style
 
         if path is not None:
             check_plot_path(os.fspath(path), "path")
         with figure_style(style):
-            figure = growth_figure(self._measurement_records, self.fits, theme=theme)
+            name, records = next(iter(self._by_question()), ("measure", []))
+            question = find_question(name)
+            if not question.draws:
+                raise InputError(f"expected records that can be drawn, got those of {name}; see its tables: print them")
+            figure = draw_question(question, records, theme=theme)
         if path is not None:
             save_figure(figure, os.fspath(path))
         return figure
@@ -163,25 +185,42 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
         file.write_text(report_page(self.records, title=title, notes=self.notes), encoding="utf-8")
         return file
 
-    def log(self, callback: Callback, step: int | None = None, *, prefix: str = "howsmooth") -> None:
-        """Pass the numbers to a callback, such as those of `howsmooth.tracking`.
+    def scalars(self, *, prefix: str = "howsmooth") -> dict[str, float]:
+        """Return the numbers by name, for a logger of experiments.
+
+        There are four numbers for each map and length: `value` (the largest sample), the ends `lower` and `upper` of
+        its interval if it has them, and `mean` over samples if there are several. A name consists of the prefix, the
+        fields that differ among the records (model, text, …), the quantity, layer, head and length. Records of other
+        questions than "measure" are left out.
 
         Args:
-            callback: Called once as `callback(values, step)`: `howsmooth.tracking.TensorBoard`,
-                `howsmooth.tracking.WeightsAndBiases`, or any function. The values are those of
-                `howsmooth.tracking.scalars`.
-            step: The training step, if there is one.
-            prefix: First part of the names of the values.
+            prefix: First part of each name.
 
         Example:
             >>> import howsmooth
             >>> found = howsmooth.measure("minilm", layers=[0], lengths=[8], samples=1)
-            >>> found.log(lambda values, step: print(step, sorted(values)[-1]), step=100)
-            100 howsmooth/lipschitz/layer_0/n_8/value
+            >>> for name in found.scalars(prefix="smooth"):
+            ...     print(name)
+            smooth/lipschitz/layer_0/n_8/value
+            smooth/lipschitz/layer_0/n_8/lower
+            smooth/lipschitz/layer_0/n_8/upper
         """
-        from howsmooth.tracking import scalars
-
-        callback(scalars(self.records, prefix), step)
+        measured = self._measurement_records
+        varying = [name for name in _NAMED_IF_VARIED if len({record.get(name) for record in measured}) > 1]
+        named = dict.fromkeys(varying, "{}") | _NAMED
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for record in measured:
+            parts = [text.format(record[name]) for name, text in named.items() if record.get(name) is not None]
+            groups.setdefault("/".join([prefix, *parts]), []).append(record)
+        values: dict[str, float] = {}
+        for name, group in groups.items():
+            largest = max(group, key=lambda record: record["value"])
+            values |= {
+                f"{name}/{end}": largest[end] for end in ("value", "lower", "upper") if largest.get(end) is not None
+            }
+            if len(group) > 1:
+                values[f"{name}/mean"] = sum(record["value"] for record in group) / len(group)
+        return values
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the records to a file, in the format given by the ending of its name, and return its path.
@@ -233,7 +272,8 @@ def measure(
             which a model without a tokenizer gets, "normalised" for random tokens), `images` or `audio` (a file or a
             folder).
 
-            How: `tol` (relative width of the interval), `confidence`, `product_dtype`, `stop`, `max_steps`,
+            How: `tol` (relative width of the interval), `confidence`, `simultaneous` (it is that of all intervals),
+            `product_dtype`, `stop`, `max_steps`,
             `max_memory`, `seed`.
 
             For a model that has yet to be loaded: `dtype`, `device`, `revision`, `tokenizer` (a name, or one that is in
@@ -254,20 +294,84 @@ def measure(
         >>> record["lower"] <= record["value"] <= record["upper"]
         True
     """
-    from howsmooth.errors import InputError
-    from howsmooth.models import Model, load
-    from howsmooth.studies.inputs import adapt_to_model
-    from howsmooth.studies.plan import load_arguments, prepare_model
-    from howsmooth.studies.run import records_of
-    from howsmooth.studies.spec import read_texts, spec_of
-    from howsmooth.studies.worker import cached_model
+    return ask("measure", model, text, progress=progress, **fields)
 
+
+def ask(
+    question: str,
+    model: str | os.PathLike[str] | Model | PreTrainedModel | None = None,
+    text: str | os.PathLike[str] | Corpus | None = None,
+    *,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+    **fields: Any,
+) -> Measurements:
+    """Ask any question: the Python counterpart of its command, with the same names, defaults and numbers.
+
+    Args:
+        question: The name of the question, a key of `howsmooth.questions.QUESTIONS`: "measure", "bound", …
+        model: The model, as `howsmooth.measure` takes it; by default the question's. Only for questions about models.
+        text: The text, as `howsmooth.measure` takes it. Only for questions about models.
+        progress: Called with each record as soon as it is computed.
+        **fields: Fields of the question's spec; those of its command's options.
+
+    Returns:
+        The records, with their tables, figure, page and files.
+
+    Raises:
+        InputError: There is no such question, or the model, the text or a field is invalid.
+
+    Example:
+        >>> import howsmooth
+        >>> found = howsmooth.ask("bound", layers=[0], lengths=[8])
+        >>> {record["side"] for record in found if record["refused"] is None} == {"lower", "upper"}
+        True
+    """
+    from howsmooth.errors import InputError
+    from howsmooth.extras import require
+    from howsmooth.questions import find_question
+
+    require("transformers", purpose="for howsmooth.ask")  # the extra of it has what specs need, too
+
+    from howsmooth.questions.spec import spec_of
+    from howsmooth.studies.plan import prepare
+    from howsmooth.studies.run import records_of
+
+    asked = find_question(question)
     several = next((name for name in ("models", "texts", "engine", "base") if name in fields), None)
     if several is not None:
         raise InputError(
             f"expected one model and one text, measured in this process, got {several!r}; for several, or "
             "for other processes, run a study (howsmooth.studies.run_study)"
         )
+    if asked.asks_models:
+        plan = _plan_with_model(question, asked.spec, model, text, fields)
+    else:
+        declared = {name: _to_plain(value) for name, value in fields.items()}
+        if isinstance(model, (str, os.PathLike)) and asked.spec.argument == "model":
+            loading = {name: declared.pop(name) for name in _LOADING if name in declared}
+            declared["model"], model = {"name": os.fspath(model), **loading}, None
+        if model is not None or text is not None:
+            raise InputError(f"expected no model and no text for the question {question}, got one; leave it out")
+        # What the model may do is in this call, not in a file.
+        plan = prepare(spec_of(declared, question, question=question), trust_remote_code=True, allow_pickle=True)
+    records = []
+    for record in records_of(plan):
+        records.append(record)
+        if progress is not None:
+            progress(record)
+    return Measurements(records)
+
+
+def _plan_with_model(question: str, spec_type: Any, model: Any, text: Any, fields: dict[str, Any]) -> Plan:
+    """Return the plan of a question about a model that is named or in memory."""
+    from howsmooth.errors import InputError
+    from howsmooth.models import Model, load
+    from howsmooth.models.loading import cached_model
+    from howsmooth.questions.inputs import adapt_to_model
+    from howsmooth.questions.spec import load_arguments, read_texts, spec_of
+    from howsmooth.studies.plan import prepare_model
+
+    model = spec_type.model_fields["models"].default[0].name if model is None else model
     tokenizer = fields.pop("tokenizer", None)
     loading = {name: _to_plain(fields.pop(name)) for name in _LOADING if name in fields}
     objects = {}  # a tokenizer that is in memory is not part of the spec
@@ -284,13 +388,13 @@ def measure(
     label = named or getattr(model, "name", None) or type(model).__name__
     corpus = _as_corpus(text)
     declared = {
-        "name": "measure",
+        "name": question,
         **{name: _to_plain(value) for name, value in fields.items()},
         "models": [{"name": label, **loading}],
     }
     if isinstance(text, (str, os.PathLike)) and corpus is None:
         declared["texts"] = [os.fspath(text)]
-    spec = spec_of(declared, "measure")
+    spec = spec_of(declared, question, question=question)
     corpora = (corpus,) if corpus is not None else read_texts(spec)
     from_files = named is not None and not objects
     if from_files:
@@ -299,13 +403,8 @@ def measure(
         loaded = model if isinstance(model, Model) else load(model, **loading, **objects)
     spec, note = (spec, None) if corpus is not None else adapt_to_model(loaded, spec)
     if note is not None:
-        warnings.warn(note, stacklevel=2)
-    records = []
-    for record in records_of(prepare_model(spec, loaded, next(iter(corpora), None), from_files=from_files)):
-        records.append(record)
-        if progress is not None:
-            progress(record)
-    return Measurements(records)
+        warnings.warn(note, stacklevel=4)
+    return prepare_model(spec, loaded, next(iter(corpora), None), from_files=from_files)
 
 
 def read(*paths: str | os.PathLike[str]) -> Measurements:

@@ -29,7 +29,7 @@ def test_records_are_verified(howsmooth, tiny, text_file):
     result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --method probe,hotflip --json -")
     assert result.code == 0, result.err
     records, model = read(result.out), load(tiny)
-    assert len(records) == 4 and {record["piece"] for record in records} == {0, 1}
+    assert len(records) == 4 and {record["sample"] for record in records} == {0, 1}
     for record in records:
         assert record["verified"] and verify(model, record).holds
         assert record["calls"] <= 18 and len(record["edits"]) <= 2
@@ -51,7 +51,7 @@ def test_saved_attacks_are_not_repeated(howsmooth, tiny, text_file, tmp_path):
     assert more.code == 0 and len(read(saved.read_text())) == 8
 
 
-@pytest.mark.parametrize("objective", ["kl", "hidden --layer 1", "cosine", "hidden --threshold 0.01"])
+@pytest.mark.parametrize("objective", ["kl", "hidden --layers 1", "cosine", "hidden --threshold 0.01"])
 def test_objectives(howsmooth, tiny, text_file, objective):
     result = howsmooth(f"attack tokens {tiny} --text {text_file} {SMALL} --objective {objective} --json -")
     assert result.code == 0, result.err
@@ -85,11 +85,12 @@ def test_fewer_edits_than_special_tokens(howsmooth):
         ("--calls 2", "--calls"),
         ("--method fast", "expected names among random, hotflip, greedy, probe, singular"),
         ("--method all,probe", "all by itself"),
+        ("--objective hidden --layers 0,1", "expected --layers with exactly one layer"),
         ("--threshold nan", "--threshold"),
         ("--allow remove", "expected names among substitute, insert, duplicate"),
         ("--objective loud", "loud"),
-        ("--layer 1", "only with --objective hidden"),
-        ("--objective hidden --layer 7", "layer"),
+        ("--layers 1", "expected --layers only with --objective hidden"),
+        ("--objective hidden --layers 7", "layers of"),
         ("--allow insert", "expected --allow with substitute for the method hotflip"),
         ("--similarity 2", "--similarity"),
         ("--protect 90", "protected"),
@@ -105,13 +106,13 @@ def test_bad_input(howsmooth, tiny, text_file, options, message):
 
 def test_names_are_those_of_the_library():
     """The command lists them itself: their modules import torch."""
+    from howsmooth.attack.tokens import METHODS
     from howsmooth.attack.tokens.edits import KINDS
-    from howsmooth.cli.attack import tokens
-    from howsmooth.studies.token_attacks import ALL_METHODS
+    from howsmooth.questions import token_attack
 
-    assert set(tokens.METHODS) == set(ALL_METHODS) and tokens.KINDS == KINDS
-    assert set(tokens.ONLY_SUBSTITUTE) == {
-        name for name, method in ALL_METHODS.items() if method.kinds == ("substitute",)
+    assert set(token_attack.METHODS) == set(METHODS) and token_attack.KINDS == KINDS
+    assert set(token_attack.ONLY_SUBSTITUTE) == {
+        name for name, method in METHODS.items() if method.kinds == ("substitute",)
     }
 
 

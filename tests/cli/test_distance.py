@@ -59,12 +59,12 @@ def pair(tmp_path):
 
 def test_files_alone_and_through_a_layer(howsmooth, tiny, pair):
     first, second = (read_measure(path) for path in pair)
-    (alone,) = read(howsmooth(f"meanfield distance --files {pair[0]} {pair[1]} --p 2 --json -").out)
+    (alone,) = read(howsmooth(f"meanfield file-distance --files {pair[0]} {pair[1]} --p 2 --json -").out)
     assert alone["before"]["value"] == pytest.approx(conditional_distance(first, second).value, rel=1e-12)
     assert alone["after"] is None and alone["quotient"] is None
     model = load(tiny, dtype=torch.float64)
     result = howsmooth(
-        f"meanfield distance {tiny} --files {pair[0]} {pair[1]} --layers 0 --p 2 --dtype float64 --json -"
+        f"meanfield file-distance {tiny} --files {pair[0]} {pair[1]} --layers 0 --p 2 --dtype float64 --json -"
     )
     assert result.code == 0, result.err
     (record,) = read(result.out)
@@ -80,7 +80,9 @@ def test_tables(howsmooth, tiny, text_file, tmp_path):
     plot = tmp_path / "layers.svg"
     drawn = howsmooth(f"meanfield distance {tiny} --text {text_file} --lengths 4,8 --p 1,2,∞ --plot {plot}")
     assert drawn.code == 0 and "p = ∞, n = 8" in plot.read_text()
-    apart = howsmooth(f"meanfield distance --files {tmp_path}/a.csv {tmp_path}/b.csv --p 2 --plot {tmp_path}/bars.png")
+    apart = howsmooth(
+        f"meanfield file-distance --files {tmp_path}/a.csv {tmp_path}/b.csv --p 2 --plot {tmp_path}/bars.png"
+    )
     assert (tmp_path / "bars.png").stat().st_size > 1000
     assert apart.code == 0 and "∞" in apart.out and "time 0.5 occurs in the" in " ".join(apart.out.split())
 
@@ -90,9 +92,8 @@ def test_tables(howsmooth, tiny, text_file, tmp_path):
     [
         ("--p 0.5", "numbers from 1"),
         ("--p two", "numbers from 1"),
-        ("--normalise", "--normalise only with --files"),
-        ("--files a.npz b.npz --text c", "got both"),
-        ("--files a.npz b.npz", "that exist, got a.npz"),
+        ("--other absent.txt", "--other: "),
+        ("--other -", "expected --other as a file"),
         ("--distance x", "--distance"),
         ("--lengths 0", "greater than or equal to 1"),
     ],
@@ -102,15 +103,32 @@ def test_bad_input_is_one_line_and_code_2(howsmooth, tiny, line, message):
     assert result.code == 2 and message in result.err and len(result.errors) == 1
 
 
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("", "expected files of two measures, got none"),
+        ("--files a.npz b.npz", "that exist, got a.npz"),
+        ("--files a.npz b.txt", "end in .npz, .safetensors, .csv, got b.txt"),
+        ("--files a.csv a.csv --layers 9", "expected layers of"),
+        ("--files a.csv a.csv --p 0.5", "numbers from 1"),
+    ],
+)
+def test_bad_input_of_files_is_one_line_and_code_2(howsmooth, tiny, tmp_path, monkeypatch, line, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    result = howsmooth(f"meanfield file-distance {tiny} {line}")
+    assert result.code == 2 and message in result.err and len(result.errors) == 1
+
+
 def test_weights_that_do_not_sum_to_one_name_the_option(howsmooth, tmp_path):
     (tmp_path / "a.csv").write_text("x,weight\n1,2\n")
-    result = howsmooth(f"meanfield distance --files {tmp_path}/a.csv {tmp_path}/a.csv")
+    result = howsmooth(f"meanfield file-distance --files {tmp_path}/a.csv {tmp_path}/a.csv")
     assert result.code == 2 and "pass --normalise" in result.err
 
 
 def test_suffixes_are_those_of_the_library():
     """The command lists them itself: the module of measures imports torch."""
-    from howsmooth.cli.meanfield.distance import MEASURE_SUFFIXES
-    from howsmooth.transport.files import SUFFIXES
+    from howsmooth.questions import file_distance
+    from howsmooth.transport import files
 
-    assert MEASURE_SUFFIXES == SUFFIXES
+    assert file_distance.SUFFIXES == files.SUFFIXES

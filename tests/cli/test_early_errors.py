@@ -50,14 +50,16 @@ ARGUMENTS = {
     "report": ["{records}"],
     "plan": ["{tiny}"],
     "reproduce": ["norms"],
-    "meanfield splitting --a": ["--picture"],
+    "meanfield file-distance": ["{tiny}", "--files", "{measure}", "{measure}"],
 }
-TAKE_A_MODEL = ("measure", "bound", "attack", "flow model", "meanfield splitting", "meanfield distance")
+TAKE_A_MODEL = (
+    *("measure", "bound", "attack", "flow model", "flow weights", "meanfield splitting --"),
+    *("meanfield splitting-copies", "meanfield distance"),
+)
 # A value that is wrong for the option; "nosuch" for all others.
 WRONG = {
     "--allowed-host": " ",
     "--tokenizer": "./absent",
-    "--depth-weights": "./absent",
     "--text": "absent.txt",
     "--other": "absent.txt",
     "--images": "absent.png",
@@ -124,13 +126,15 @@ def test_bad_values_are_refused_before_anything_slow_is_imported(tiny, text_file
     study, records = tmp_path / "study.toml", tmp_path / "records.jsonl"
     study.write_text(f'models = ["{tiny}"]\nlengths = [8]\n')
     records.write_text("")
-    places = {"study": str(study), "records": str(records), "tiny": tiny}
+    measure = tmp_path / "measure.csv"
+    measure.write_text("x\n1\n")
+    places = {"study": str(study), "records": str(records), "tiny": tiny, "measure": str(measure)}
     lines = []
     for command, option, values in options():
         if f"{command} {option}" in ANY_VALUE:
             continue
         words = command.split()
-        before = ARGUMENTS.get(command, ["{tiny}"] if command.startswith(TAKE_A_MODEL) else [])
+        before = ARGUMENTS.get(command, ["{tiny}"] if f"{command} {option}".startswith(TAKE_A_MODEL) else [])
         wrong = f"{text_file}/x{SUFFIX.get(option, '')}" if option in OUTPUTS else WRONG.get(option, "nosuch")
         lines.append([*words, *(word.format(**places) for word in before), option, *[wrong] * values])
     assert len(lines) > 400
@@ -139,14 +143,14 @@ def test_bad_values_are_refused_before_anything_slow_is_imported(tiny, text_file
 
 def test_wrong_combinations_are_refused_before_anything_slow_is_imported(tiny, text_file, tmp_path):
     lines = [
-        "attack tokens {tiny} --layer 1",
+        "attack tokens {tiny} --layers 1",
         "attack tokens {tiny} --method random --allow insert",
         "attack layer {tiny} --touch 65",
         "attack worst-case {tiny} --within near",
         "flow particles nosuch",
         "flow particles --solver rk4",
         "flow particles --solver residual --solver-steps 4 --noise 0.1 --growth 3",
-        "flow particles --weights {tiny}:7",
+        "flow weights {tiny} --layers 7",
         "flow gaussian nosuch",
         "flow gaussian --mean 1,2,3",
         "flow gaussian --covariance 1,2,3",
@@ -155,10 +159,11 @@ def test_wrong_combinations_are_refused_before_anything_slow_is_imported(tiny, t
         "flow pde --dim 3",
         "flow pde --plot-rate r.png",
         "flow model {tiny} --no-growth --depths 1",
-        "meanfield splitting --picture --masses 1,2,3",
-        "meanfield splitting --which --plot a.png",
-        "meanfield splitting {tiny} --repeat 2 --map head",
-        "meanfield distance --normalise",
+        "meanfield splitting-line --masses 1,2,3",
+        "meanfield splitting-cases --plot a.png",
+        "meanfield splitting-copies {tiny} --map head",
+        "meanfield distance --other absent.txt",
+        "meanfield file-distance",
         "meanfield distance ./absent",
         "plan {tiny} --workers 2",
         "reproduce nosuch",

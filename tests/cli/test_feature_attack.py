@@ -38,23 +38,27 @@ def test_attacks_stay_below_the_certificate_and_every_file_is_verified(howsmooth
         assert checked.holds, checked.wrong
 
 
-def test_saved_attacks_are_not_repeated(howsmooth, tiny, text_file, tmp_path, monkeypatch):
-    line = f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --json - --artefacts {tmp_path}"
-    first = howsmooth(f"{line} --attack noise")
-    from howsmooth.studies import layer_attacks
+def test_attacks_in_the_file_are_not_repeated(howsmooth, tiny, text_file, tmp_path, monkeypatch):
+    saved, lines = tmp_path / "saved", tmp_path / "attacks.jsonl"
+    line = f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --json {lines} --artefacts {saved}"
+    assert howsmooth(f"{line} --attack noise").code == 0
+    (first,) = read(lines.read_text())
+    from howsmooth.attack import feature
 
     done = []
-    real = layer_attacks.run
+    real = feature.run
     monkeypatch.setattr(
-        layer_attacks, "run", lambda attack, *args, **more: done.append(attack) or real(attack, *args, **more)
+        feature, "run", lambda attack, *args, **more: done.append(attack) or real(attack, *args, **more)
     )
-    second = howsmooth(f"{line} --attack noise,sign")
-    assert read(second.out)[0] == read(first.out)[0]  # exact: read from the file that the first run kept
+    assert howsmooth(f"{line} --attack noise,sign").code == 0
+    kept, added = read(lines.read_text())
+    assert kept == first and added["attack"]["name"] == "sign"  # exact: the line that the first run wrote
     assert [attack.name for attack in done] == ["sign", "noise"]  # the noise that the sign is compared with
     howsmooth(f"{line} --attack noise --seed 1")
-    assert done[-1].name == "noise" and len(list(tmp_path.iterdir())) == 3
+    assert done[-1].name == "noise" and len(list(saved.iterdir())) == 3
     howsmooth(f"{line} --attack noise --confidence 0.9")
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(saved.iterdir())) == 4
+    assert {record["file"] for record in read(lines.read_text())} == {path.name for path in saved.iterdir()}
 
 
 @pytest.mark.parametrize("objective", ["output", "next-token", "cosine"])

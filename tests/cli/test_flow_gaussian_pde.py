@@ -49,7 +49,7 @@ def test_own_file(howsmooth, tmp_path):
     result = howsmooth(f"flow gaussian {tmp_path / 'mine.toml'} --json -")
     record = json.loads(result.out)
     # exact: as given on the command line
-    assert record["kind"] == "l2" and record["until"] == 0.5 and record["A"] == [[1.0, 0.0], [0.5, 1.0]]
+    assert record["attention"] == "l2" and record["until"] == 0.5 and record["A"] == [[1.0, 0.0], [0.5, 1.0]]
     assert howsmooth(f"flow pde {tmp_path / 'mine.toml'} --attention sigmoid --cells 16 --json -").code == 0
 
 

@@ -1,4 +1,4 @@
-"""`howsmooth flow model`, and `flow particles` with the weights of a model."""
+"""`howsmooth flow model`, and `howsmooth flow weights`."""
 
 from __future__ import annotations
 
@@ -70,13 +70,10 @@ def test_some_depths_and_a_dark_figure(howsmooth, tiny, river, tmp_path):
         ("flow model {tiny} --report a.pdf", "ending in .html"),
         ("flow model {tiny} --report a.html --plot a.xyz", "ending in .png"),
         ("flow model {tiny} --json a.html --report a.html", "different files"),
-        ("flow particles --weights {tiny}", "MODEL:LAYER"),
-        ("flow particles --weights {tiny}:9 {river}", "between 0 and 1, got 9"),
-        ("flow particles --weights {tiny}:0/7 {river}", "between 0 and 1, got 7"),
-        ("flow particles polytope --weights {tiny}:0", "EXAMPLE and --weights"),
-        ("flow particles --weights {tiny}:0 --depth-weights {tiny}", "--weights and --depth-weights"),
-        ("flow particles --weights {tiny}:0 --attention l2", "got --attention"),
-        ("flow particles {river}", "--text only with"),
+        ("flow weights {tiny} --layers 9 {river}", "between 0 and 1, got 9"),
+        ("flow weights {tiny} --layers 0 --heads 7 {river}", "between 0 and 1, got 7"),
+        ("flow weights {tiny} --together 0 {river}", "--together: expected a finite number"),
+        ("flow weights {tiny} --noise 1 --growth 2 --solver residual --solver-steps 4", "--growth without noise"),
         ("flow particles --report a.htmx", "ending in .html"),
     ],
 )
@@ -88,16 +85,16 @@ def test_bad_input_is_one_line(howsmooth, tiny, river, line, words):
 def test_real_weights_move_particles(howsmooth, tiny, river, tmp_path):
     page, plot = tmp_path / "a.html", tmp_path / "a.png"
     shown = howsmooth(
-        f"flow particles --depth-weights {tiny} {river} --particles 7 --frames 5 --lipschitz --growth 2 "
+        f"flow weights {tiny} {river} --lengths 7 --frames 5 --lipschitz --growth 2 "
         f"--residual-layers 3 --report {page} --plot {plot} --json -"
     )
     assert shown.code == 0, shown.err
     records = [json.loads(line) for line in shown.out.splitlines()]
-    depths, grown = ([r for r in records if r["record"] == kind] for kind in ("depth", "growth"))
+    depths, grown = ([r for r in records if r["kind"] == kind] for kind in ("particles", "perturbation growth"))
     assert [r["t"] for r in depths] == pytest.approx([0.0, 0.5, 1.0, 1.5, 2.0])
     assert depths[0]["n"] == 7 and depths[0]["d"] == 16
     assert all(r["local"] > 0 and r["sphere"] for r in depths)
     assert [r["maps"] for r in grown] == [2, 4]  # no step crosses from one layer to the next: 3 became 4
     assert page.stat().st_size > 10_000 and plot.stat().st_size > 1000
-    one = howsmooth(f"flow particles --weights {tiny}:1/0 {river} --particles 7 --frames 3 --no-sphere --until 1")
+    one = howsmooth(f"flow weights {tiny} --layers 1 --heads 0 {river} --lengths 7 --frames 3 --no-sphere --until 1")
     assert one.code == 0 and "attention of layer 1, head 0" in one.out and "finished at depth 1" in one.out

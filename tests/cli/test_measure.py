@@ -174,7 +174,7 @@ def test_records_are_written_at_once_and_kept_after_ctrl_c(start_paused_at, tiny
     path = tmp_path / "kept.jsonl"
     process = start_paused_at(
         f"measure {tiny} --text {text_file} --lengths 12,13 --samples 2 --heads all --json {path}",
-        "howsmooth.studies.quantities:local_lipschitz",
+        "howsmooth.questions.quantities:local_lipschitz",
         4,
     )
     assert len(read(path.read_text())) == 6, "lines are in the file before the next samples are computed"
@@ -189,7 +189,7 @@ def test_records_are_written_at_once_and_kept_after_ctrl_c(start_paused_at, tiny
 
 
 def test_records_in_the_file_are_not_computed_again(howsmooth, tiny, text_file, tmp_path, monkeypatch):
-    from howsmooth.studies import quantities
+    from howsmooth.questions import quantities
 
     path, solved, real = tmp_path / "kept.jsonl", [], quantities.local_lipschitz
     monkeypatch.setattr(quantities, "local_lipschitz", lambda *args, **more: solved.append(1) or real(*args, **more))
@@ -207,7 +207,7 @@ def test_a_second_writer_of_the_file_is_refused(start_paused_at, howsmooth, tiny
     """The first is paused while it measures; before, both wrote and lines were broken or came twice."""
     path = tmp_path / "two.jsonl"
     line = f"measure {tiny} --text {text_file} --samples 2 --lengths 8,12 --json {path}"
-    process = start_paused_at(line, "howsmooth.studies.quantities:local_lipschitz", 3)
+    process = start_paused_at(line, "howsmooth.questions.quantities:local_lipschitz", 3)
     before = path.read_text()
     (tmp_path / "other.jsonl").symlink_to(path)
     for name in ("two.jsonl", "other.jsonl"):
@@ -319,7 +319,7 @@ def test_the_table_of_an_interrupted_run_counts_only_existing_samples(howsmooth,
         "attack layer {} --attack noise",
         "attack model {} --attack noise",
         "meanfield splitting {}",
-        "meanfield splitting {} --repeat 2 --map attention",
+        "meanfield splitting-copies {}",
         "meanfield distance {} --p 2",
         "flow model {} --no-growth",
     ],

@@ -138,8 +138,8 @@ def test_the_same_in_python_with_a_warning(bare):
 
 
 def test_the_first_ids_of_a_longer_draw_are_those_of_a_shorter_one(bare):
-    from howsmooth.studies.inputs import IdInputs
-    from howsmooth.studies.spec import spec_of
+    from howsmooth.questions.inputs import IdInputs
+    from howsmooth.questions.spec import spec_of
 
     inputs = IdInputs(package.load(bare), spec_of({"lengths": [8, 64]}))
     assert inputs.chunk(8, 1).ids.tolist() == inputs.chunk(64, 1).ids[:8].tolist() != inputs.chunk(8, 0).ids.tolist()

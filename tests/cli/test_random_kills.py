@@ -27,13 +27,13 @@ OF_A_STUDY = {
     "howsmooth.cli.loading:load_torch": 1,
     "howsmooth.studies.plan:prepare": 1,
     "howsmooth.studies.store:Store.plan": 3,
-    "howsmooth.studies.quantities:local_lipschitz": 4,
+    "howsmooth.questions.quantities:local_lipschitz": 4,
     "howsmooth.studies.store:Store.add": 4,
     "howsmooth.studies.store:sealed_line": 8,
 }
 OF_A_FILE = {
     "howsmooth.cli.loading:load_model_and_text": 1,
-    "howsmooth.studies.quantities:local_lipschitz": 4,
+    "howsmooth.questions.quantities:local_lipschitz": 4,
     "howsmooth.cli.outputs:RecordFile.write": 8,
     "howsmooth.cli.outputs:sealed_line": 8,
 }

@@ -98,11 +98,11 @@ def test_loading_is_said_before_torch_is_imported(command, tiny, text_file):
     ("line", "shown"),
     [
         ("attack tokens {tiny} --lengths 8 --text {text}", "{tiny}"),
-        ("flow particles --weights {tiny}:0 --particles 8 --text {text}", "{tiny}"),
+        ("flow weights {tiny} --layers 0 --lengths 8 --text {text}", "{tiny}"),
         ("meanfield regimes", "torch"),
         ("meanfield masked", "torch"),
-        ("meanfield splitting --picture", "torch"),
-        ("meanfield splitting --which", "torch"),
+        ("meanfield splitting-line", "torch"),
+        ("meanfield splitting-cases", "torch"),
         ("flow particles", "torch"),
         ("flow gaussian", "torch"),
         ("flow gaussian --A random", "torch"),
@@ -168,8 +168,7 @@ def test_a_study_is_prepared_with_one_thread(tiny, tmp_path):
 
 
 def test_remedies_name_options_of_the_command():
-    from howsmooth.cli.flow.particles import command as particles
-    from howsmooth.cli.measure import command as measure
+    from howsmooth.cli.ask import question_command
     from howsmooth.cli.runtime import name_options
 
     cases = {
@@ -180,10 +179,10 @@ def test_remedies_name_options_of_the_command():
         "expected a, got b; --dtype on the command line, dtype= in load()": "--dtype on the command line, dtype= in",
     }
     for message, wanted in cases.items():
-        assert wanted in name_options(message, measure.params)
-    assert name_options("expected a number of steps, got none; set steps", particles.params).endswith(
-        "set --solver-steps"
-    )
+        assert wanted in name_options(message, question_command("measure").params)
+    assert name_options(
+        "expected a number of steps, got none; set steps", question_command("particles").params
+    ).endswith("set --solver-steps")
 
 
 def test_every_command_that_computes_has_the_options():

@@ -173,7 +173,7 @@ def test_interrupted(howsmooth, study, monkeypatch):
 
 
 def test_failed_tasks_are_reported(howsmooth, study, monkeypatch):
-    from howsmooth.studies import quantities
+    from howsmooth.questions import quantities
 
     def full(*_, **__):
         raise MemoryError

@@ -49,6 +49,7 @@ SMALL = {
     "--until": ("0.3", "0.3"),
     "--cells": ("24", "24"),
     "--repeats": ("1", "1"),
+    "--resolution": ("11", "11"),
     "--points": ("2", "2"),
     "--to": ("3", "3"),
     "--atoms": ("3", "3"),
@@ -62,7 +63,6 @@ SMALL = {
     "--eps": ("0.01", "0.001,0.01"),
 }
 ONLY_IF_GIVEN = {"--device", "--particles", "--growth", "--depths", "--p", "--eps", "--workers"}
-WITHOUT_TEXT = {"--which", "--picture", "--files"}  # modes of commands that refuse options about a model or a text
 # The same for Python: what a block says, and what the tests run.
 SMALL_CODE = {
     "count=12": "count=4",
@@ -180,21 +180,20 @@ def small(words: list[str]) -> list[str]:
             break
         command, depth = found, depth + 1
     given = {word: value for word, value in zip(words, [*words[1:], ""], strict=True) if word.startswith("--")}
-    own = set[str]() if WITHOUT_TEXT & set(words) else {name for param in command.params for name in param.opts}
-    conflicts = {"--samples"} if "--repeat" in given else set()
+    own = {name for param in command.params for name in param.opts}
     more = []
     for option, (one, several) in SMALL.items():
-        if option in own and (option in given or option not in ONLY_IF_GIVEN | conflicts):
+        if option in own and (option in given or option not in ONLY_IF_GIVEN):
             more += [option, several if "," in given.get(option, "") or ".." in given.get(option, "") else one]
     if command.name == "gaussian":
         more += ["--frames", "11"]  # the fewest that it takes
-    if "--picture" in words:
-        more += ["--resolution", "11"]
     if "--layers" in own and given.get("--layers") != "all" and "gpt2_attention.safetensors" not in words:
         layers = given.get("--layers", "0,1").split(",")
         more += ["--layers", ",".join(dict.fromkeys(str(min(int(layer), LAYERS - 1)) for layer in layers))]
-    if own and command.name == "splitting":  # all heads, or layers by automatic differentiation
-        more += ["--layers", "0", "--lengths", "4"] if "--map" in given else ["--heads", "0,1"]
+    if command.name == "splitting" and "--map" not in given:  # all heads
+        more += ["--heads", "0,1"]
+    elif command.name in ("splitting", "splitting-copies"):  # layers, by automatic differentiation
+        more += ["--layers", "0", "--lengths", "4"]
     if command.name in DEFAULT_MODELS and not _has_model(command, words[depth:]):
         words = [*words[:depth], DEFAULT_MODELS[command.name], *words[depth:]]
     return [*words, *more]

@@ -14,7 +14,7 @@ from tests.docs.blocks import PAGES, Block, blocks, split_comment
 from tests.docs.comparison import ROOT, difference
 from tests.docs.small import Shell, run_python, scope, small, tiny_names, workspace
 
-OPTIONAL = {"TensorBoard": "tensorboard"}  # a name in a block of Python, and the package that it needs
+OPTIONAL = {"SummaryWriter": "tensorboard"}  # a name in a block of Python, and the package that it needs
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,7 @@ def test_python_runs(page, folder):
         if not missing:
             run_python(block, names, folder)
     if left_out:
-        pytest.skip(reasons.extra(left_out[0], left_out[0]))
+        pytest.skip(reasons.extra(left_out[0], "test"))
 
 
 def test_the_readme_prints_what_it_shows(folder):
@@ -78,13 +78,13 @@ def _no_blank_lines(text: str) -> str:
 def test_toml_is_read():
     """A study, or a flow: the files that pages show are valid."""
     from howsmooth.dynamics.declaration import read_example
-    from howsmooth.studies.spec import spec_of
+    from howsmooth.questions.spec import specs_of
 
     files = [block for page in PAGES for block in re.findall(r"```toml[^\n]*\n(.*?)```", page.read_text(), re.S)]
     for text in files:
         declared = tomllib.loads(text)
         if "models" in declared:
-            assert spec_of(declared).models
+            assert all(spec.models for spec in specs_of(declared))
         else:
             assert "attention" in declared and callable(read_example)
     assert len(files) >= 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,8 +9,11 @@ from typing import NamedTuple
 import click
 import pytest
 
+from howsmooth.cli import reproduce
 from howsmooth.cli.main import group
 from howsmooth.cli.options import format_default, spec_field
+from howsmooth.questions import QUESTIONS, find_question
+from howsmooth.questions.spec import ModelSpec
 from tests.docs.comparison import ROOT
 
 SEPARATORS = (".", ":", ";", " [")  # what may follow the meaning in a help text
@@ -112,28 +114,27 @@ def test_defaults_in_the_table_are_those_of_the_spec():
             assert ROWS[name].default == format_default(info.default), name
 
 
-@pytest.mark.parametrize(
-    "module, command, name",
-    [
-        ("bound", "bound", "DEFAULTS"),
-        ("attack.worst_case", "attack worst-case", "DEFAULTS"),
-        ("attack.ball", "attack ball", "DEFAULTS"),
-        ("attack.layer", "attack layer", "DEFAULTS"),
-        ("attack.layer", "attack model", "MODEL_DEFAULTS"),
-        ("attack.tokens", "attack tokens", "DEFAULTS"),
-        ("meanfield.splitting", "meanfield splitting", "DEFAULTS"),
-        ("meanfield.distance", "meanfield distance", "DEFAULTS"),
-        ("flow.model", "flow model", "DEFAULTS"),
-        ("reproduce", "reproduce", "FIGURE_DEFAULTS"),
-    ],
-)
-def test_defaults_of_commands_are_in_the_table(module, command, name):
-    own = getattr(importlib.import_module(f"howsmooth.cli.{module}"), name)
+def own_defaults() -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield each question's command with the defaults of the fields that all questions about models share."""
+    for name, entry in QUESTIONS.items():
+        spec = find_question(name).spec
+        shared = ModelSpec.model_fields.keys() & set(spec.options)
+        defaults = {field: format_default(spec.model_fields[field].default) for field in sorted(shared)}
+        yield f"{entry.group} {entry.command or name}".strip(), defaults
+    yield "reproduce", reproduce.FIGURE_DEFAULTS
+
+
+OWN = dict(own_defaults())
+
+
+@pytest.mark.parametrize("command", OWN)
+def test_defaults_of_commands_are_in_the_table(command):
+    own = OWN[command]
     known = {option.field: option for option in FOUND if option.command == command}
     for field, default in own.items():
-        if field in known:  # `samples` is not an option of an attack on one sample
+        if field in known and default:
             row = ROWS[known[field].name]
-            assert row.own.get(command, row.default) == format_default(default)
+            assert row.own.get(command, row.default) == default
     stated = {option for option, row in ROWS.items() if command in row.own and row.where == "spec"}
     assert stated <= {known[field].name for field in own if field in known}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from howsmooth.cli.flow.options import MATRIX_NAMES
 from howsmooth.dynamics import integrate, integrate_example, read_example, trajectory_records
-from howsmooth.dynamics.declaration import EXAMPLE_NAMES, parse_example
+from howsmooth.dynamics.declaration import ATTENTION_KINDS, EXAMPLE_NAMES, parse_example
 from howsmooth.dynamics.example import field_of, matrix, tokens_of, unmet_expectations
 from howsmooth.dynamics.overrides import named_matrix
 from howsmooth.errors import InputError
+from howsmooth.questions.fields import MATRIX_NAMES
 from tests.tolerances import assert_close, close
 
 
@@ -51,7 +51,7 @@ def test_the_sphere_has_plateaus():
     assert [p.count for p in found] == [3, 2] and found[0].start < 10 and 30 < found[0].end < 45
 
 
-@pytest.mark.parametrize("kind", ["l2", "sinkhorn", "linear", "sigmoid", "softmax"])
+@pytest.mark.parametrize("kind", ATTENTION_KINDS)
 def test_every_kind_can_be_declared(kind):
     example = parse_example(
         "mine",

@@ -70,7 +70,7 @@ def test_scripts_that_take_minutes_start(name, capsys):
 def test_splitting_on_the_line(images, monkeypatch, capsys):
     from experiments.figures import splitting
 
-    monkeypatch.setattr(splitting, "PICTURES", (dict(points=20), dict(points=20, masked=True)))
+    monkeypatch.setattr(splitting, "PICTURES", (dict(resolution=20), dict(resolution=20, masked=True)))
     splitting.main(["--out", str(images)])
     assert is_png(images / "splitting-line.png") and capsys.readouterr().out.count("splits") == 2
 

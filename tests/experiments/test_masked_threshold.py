@@ -14,8 +14,8 @@ from experiments.masked_threshold import AlternatingAtoms, certify, exceeded_up_
 from howsmooth.bounds import mean_field
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.mean_field import mean_field_jacobian
+from howsmooth.lipschitz.regimes import unit_layer
 from howsmooth.records import read_lines
-from howsmooth.studies.mean_field import unit_layer
 from tests.tolerances import assert_close, at_most, less
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -12,7 +12,7 @@ from experiments.radius_growth import RADII_SQUARED, fit_radius_growth, main, ro
 from howsmooth.bounds import mean_field
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import plateau
-from howsmooth.studies.mean_field import unit_layer
+from howsmooth.lipschitz.regimes import unit_layer
 from tests.docs.comparison import ROOT
 from tests.tolerances import at_most
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import re
 import tempfile
 from html.parser import HTMLParser
@@ -14,14 +16,24 @@ from howsmooth.errors import InputError
 from howsmooth.explorer import Limits, html
 from howsmooth.explorer.app import App, Cancellation, Cancellations, Cancelled
 from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.choice import Choice, doubling_lengths, parse_numbers, prepare
+from howsmooth.explorer.choice import Work, doubling_lengths, prepare
+from howsmooth.explorer.forms import texts_of
 from howsmooth.explorer.guard import is_own_host
+from howsmooth.explorer.layers_tab import token_table
+from howsmooth.explorer.tabs import layers_form
 from howsmooth.report.token_figure import gain_colouring, share_colouring
 from howsmooth.studies import measure, move_each_token, move_one_token
 from tests.tolerances import at_most, same_record
 
 TEXT = "The harbour was quiet, and the keeper counted the ships. " * 8
 HOSTILE = '</td><script>alert(1)</script><img src=x onerror="alert(2)">'
+
+
+def asked(catalog: ModelCatalog, layers="all", text=TEXT, *, model="minilm", lengths=None, **values) -> Work:
+    """Return what the form for layers asks with these values; the length is not bounded as that of the form."""
+    form = layers_form(Limits(max_tokens=100_000))
+    spec = form.spec({"lengths": str(lengths or 64), **texts_of({"model": model, "layers": layers, **values})})
+    return prepare(spec, text, catalog)
 
 
 class Outline(HTMLParser):
@@ -101,7 +113,7 @@ def test_values_equal_those_of_measure(catalog):
     from howsmooth.studies import resolve, spec_of
     from howsmooth.texts.corpora import Corpus
 
-    work = prepare(Choice("minilm", TEXT, "0, 2", length=24), catalog)
+    work = asked(catalog, "0, 2", lengths=24)
     model, text = load("minilm"), Corpus("file.txt", (TEXT,))
     plain = resolve(model, text, spec_of({"layers": [0, 2], "lengths": [24], "samples": 1}))  # as `howsmooth measure`
     same = ("value", "lower", "upper", "residual", "status", "steps", "shares", "top_tokens", "seed")
@@ -110,10 +122,10 @@ def test_values_equal_those_of_measure(catalog):
 
 
 def test_a_long_text_is_truncated_with_a_note(catalog):
-    assert "the first 24 of" in prepare(Choice("minilm", TEXT * 100, "0", length=1000), catalog).note
-    short = prepare(Choice("minilm", "Ships and a harbour.", "0"), catalog)
+    assert "the first 24 of" in asked(catalog, "0", TEXT * 100, lengths=1000).note
+    short = asked(catalog, "0", "Ships and a harbour.")
     assert short.note == f"all {short.settings.lengths[0]} tokens"
-    assert f"--lengths {short.settings.lengths[0]}" in short.choice.command  # what was measured, not what was entered
+    assert f"--lengths {short.settings.lengths[0]}" in short.command  # what was measured, not what was entered
 
 
 @pytest.mark.parametrize(
@@ -123,40 +135,47 @@ def test_a_long_text_is_truncated_with_a_note(catalog):
         ({"text": "  "}, "expected a text"),
         ({"layers": "17"}, "layers of minilm between 0 and 5"),
         ({"layers": "one"}, 'expected "all" or numbers from 0 such as 0,6'),
-        ({"map": "matrix"}, "map among"),
-        ({"tokens": "none"}, "expected 'all', 'no-special' or 'no-first'"),
+        ({"map": "matrix"}, "Map among"),
+        ({"tokens": "none"}, "expected Tokens that may move among all, no-special, no-first"),
         ({"model": "no-such-model"}, "expected a model among minilm, smollm2"),
     ],
 )
 def test_bad_choices_are_rejected(catalog, changes, words):
     with pytest.raises(InputError, match=re.escape(words)):
-        prepare(Choice(**{"model": "minilm", "text": TEXT, "layers": "0", "length": 16, **changes}), catalog)
+        asked(catalog, **{"layers": "0", "lengths": 16, **changes})
 
 
 def test_the_memory_limit_is_checked_before_computing():
     with pytest.raises(InputError, match="max_memory"):
-        prepare(Choice("minilm", TEXT, "0", length=24), ModelCatalog(Limits(max_memory=1000)))
+        asked(ModelCatalog(Limits(max_memory=1000)), "0", lengths=24)
 
 
-def test_the_command_repeats_the_choice():
-    choice = Choice("models/my model", "text", "0, 2", map="block", length=32, tokens="no-first")
-    assert choice.command == (
-        "howsmooth measure 'models/my model' --text text.txt --layers 0,2 --lengths 32 "
-        "--samples 1 --map block --tokens no-first"
+def test_the_command_repeats_what_was_asked(catalog):
+    work = asked(catalog, "0, 2", lengths=16, map="block", tokens="no-first")
+    assert work.command == (
+        "howsmooth measure minilm --text text.txt --lengths 16 --samples 1 --map block --layers 0,2 --tokens no-first"
     )
 
 
-def test_lists_of_numbers():
+def test_doubling_lengths():
     assert doubling_lengths(8) == (8,) and doubling_lengths(5) == (5,) and doubling_lengths(9) == (8, 9)
-    for text in ("", "0", "nan", "1e9", "1,2,3,4,5,6,7,8,9", "x"):
-        with pytest.raises(InputError):
-            parse_numbers(text, "γR²")
+
+
+def test_csv_of_tokens_has_all_digits_and_can_be_read_back():
+    words = ["a,b", 'say "x"', "=1+1"]
+    record = {"shares": [0.123456789, 0.5, 0.25], "value": 2.0}
+    gains = {"gains": [1.0, 0.1 + 0.2, 0.5], "lower": [0.9, 0.2, 0.4], "upper": [1.1, 0.4, 0.6]}
+    read = list(csv.DictReader(io.StringIO(token_table(record, gains, words).csv())))
+    assert [row["token"] for row in read] == ["a,b", 'say "x"', "'=1+1"]  # no formula of a spreadsheet
+    assert [float(row["gain"]) for row in read] == gains["gains"]  # exact: written with all digits
+    assert float(read[0]["gain_of_constant"]) == pytest.approx(0.5)
+    assert token_table(record, None, words).headings == ["position", "token", "share"]
 
 
 def test_a_moved_token_has_its_gain(catalog):
     from howsmooth import token_gains
 
-    work = prepare(Choice("minilm", TEXT, "1", length=12), catalog)
+    work = asked(catalog, "1", lengths=12)
     found = move_one_token(work.model, work.text, work.settings, 3)
     x = work.model.inputs(TEXT, 1, 12)
     gains = token_gains(work.model.attention(1, 12), x, tol=1e-3)
@@ -172,7 +191,7 @@ def test_a_moved_token_has_its_gain(catalog):
 
 @pytest.mark.parametrize("map", ["attention", "block"])
 def test_the_gains_of_all_tokens_are_those_of_each(catalog, map):
-    work = prepare(Choice("minilm", TEXT, "1", map=map, length=8), catalog)
+    work = asked(catalog, "1", map=map, lengths=8)
     found = move_each_token(work.model, work.text, work.settings)
     assert found["status"] == "converged" and found["words"] == list(work.model.chunks(TEXT, 8, 1)[0].words)
     for position in (0, 3, 7):
@@ -186,12 +205,12 @@ def test_the_gains_of_all_tokens_are_those_of_each(catalog, map):
 def test_which_maps_have_gains_in_one_pass(catalog, map, fast):
     from howsmooth.studies.token_effects import moves_tokens_in_one_pass
 
-    work = prepare(Choice("minilm", TEXT, "1", map=map, length=8), catalog)
+    work = asked(catalog, "1", map=map, lengths=8)
     assert moves_tokens_in_one_pass(work.model, work.settings) is fast
 
 
 def test_cancelling_ends_the_loop_before_the_next_solve(catalog):
-    work, cancellation, found = prepare(Choice("minilm", TEXT, "all", length=12), catalog), Cancellation(), []
+    work, cancellation, found = asked(catalog, "all", lengths=12), Cancellation(), []
     with pytest.raises(Cancelled):
         for record in measure(work.model, work.text, work.settings, progress=cancellation.check):
             found.append(record)
@@ -214,7 +233,7 @@ def test_cancelling_ends_a_running_solve_before_its_next_product(catalog, monkey
     monkeypatch.setattr(AttentionJacobian, "matvec", counted)
 
     def compute(cancellation):
-        work = prepare(Choice("minilm", TEXT, "0", length=12), catalog)
+        work = asked(catalog, "0", lengths=12)
         for record in measure(work.model, work.text, work.settings):  # no callback of the loop itself
             yield {"table": record}
 
@@ -281,7 +300,7 @@ def test_markup_in_records_is_escaped(make):
         html.constants([record]),
         html.token_texts([HOSTILE], [share_colouring([1.0]), gain_colouring([1.0], 2.0)]),
         html.largest_gains([HOSTILE], share_colouring([1.0]), gain_colouring([1.0], 2.0)),
-        html.save_line([html.text_download(HOSTILE, HOSTILE, HOSTILE)], HOSTILE),
+        html.save_line([html.Download(HOSTILE, HOSTILE, "text/csv", HOSTILE.encode())], HOSTILE),
         html.message(HOSTILE, "warn"),
         html.progress(0, 1, HOSTILE),
         html.command_line(HOSTILE),

@@ -65,6 +65,7 @@ def visit(opened, address):
 
 def fill(page, **fields) -> None:
     for name, value in fields.items():
+        name = name.replace("measure_", "measure-")
         page.fill(f"#{name} textarea, #{name} input[type=text], #{name} input[type=number]", str(value))
         page.keyboard.press("Tab")
 
@@ -100,8 +101,8 @@ def test_values_equal_those_of_the_command_line(visit, tmp_path):
     )
     records = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text(encoding="utf-8").splitlines()]
 
-    fill(visit, text=TEXT, layers="0,2")
-    visit.fill("#length input[type=number]", "16")
+    fill(visit, text=TEXT, measure_layers="0,2")
+    visit.fill("#measure-lengths input[type=number]", "16")
     visit.keyboard.press("Tab")
     visit.click("#measure-run")
     wait_for_text(visit, "measure-status", "Measured on the first 16 of")
@@ -111,7 +112,9 @@ def test_values_equal_those_of_the_command_line(visit, tmp_path):
         shown = [float(digits) for digits in re.findall(r"\d+\.\d+", row)]
         for name in ("value", "lower", "upper"):
             assert any(digits == pytest.approx(record[name], rel=1e-3) for digits in shown), row
-    assert "measure minilm --text text.txt --layers 0,2 --lengths 16 --samples 1" in visit.inner_text("#command")
+    assert "measure minilm --text text.txt --lengths 16 --samples 1 --map attention --layers 0,2" in visit.inner_text(
+        "#command"
+    )
 
     with visit.expect_download() as waiting:
         visit.click("#download a")
@@ -123,7 +126,7 @@ def test_values_equal_those_of_the_command_line(visit, tmp_path):
 
 
 def test_layers_and_tokens_open_by_keyboard(visit):
-    fill(visit, text=TEXT, layers="1")
+    fill(visit, text=TEXT, measure_layers="1")
     visit.click("#measure-run")
     wait_for_text(visit, "measure-status", "Measured on all")
     visit.focus("#constants [data-layer='1']")
@@ -163,12 +166,12 @@ def test_cancelling_stops_a_running_solve_and_the_page_stays_responsive(visit, m
     monkeypatch.setattr(Cancellation, "check", gated)
     monkeypatch.setattr(Cancellation, "stop", stop)
     assert not visit.is_visible("#measure-cancel")  # nothing runs
-    fill(visit, text=TEXT, layers="all")
+    fill(visit, text=TEXT, measure_layers="all")
     visit.click("#measure-run")
     visit.wait_for_selector("#constants tbody tr")
     inside.wait()
     visit.get_by_role("tab", name="Growth").click()  # the page is not blocked
-    visit.wait_for_selector("#growth-run")
+    visit.wait_for_selector("#bound-run")
     visit.get_by_role("tab", name="Layers").click()
     visit.click("#measure-cancel")
     asked.wait()
@@ -180,13 +183,13 @@ def test_cancelling_stops_a_running_solve_and_the_page_stays_responsive(visit, m
     assert visit.locator("#constants tbody tr").count() == 1
 
     monkeypatch.undo()
-    fill(visit, layers="0")
+    fill(visit, measure_layers="0")
     visit.click("#measure-run")  # the queue is free again
     wait_for_text(visit, "measure-status", "Measured on all")
 
 
 def test_both_colourings_and_the_largest_gains_are_shown_without_a_click(visit):
-    fill(visit, text=TEXT, layers="0")
+    fill(visit, text=TEXT, measure_layers="0")
     visit.click("#measure-run")
     wait_for_text(visit, "measure-status", "Measured on all")
     assert visit.locator("#words .hs-text").count() == 2
@@ -198,8 +201,8 @@ def test_both_colourings_and_the_largest_gains_are_shown_without_a_click(visit):
 
 
 def test_gains_that_would_take_minutes_are_not_computed(visit):
-    fill(visit, text=TEXT, layers="0")
-    visit.click("#map input")
+    fill(visit, text=TEXT, measure_layers="0")
+    visit.click("#measure-map input")
     visit.get_by_role("option", name="block", exact=True).click()
     visit.click("#measure-run")
     wait_for_text(visit, "measure-status", "Measured on all")
@@ -209,8 +212,8 @@ def test_gains_that_would_take_minutes_are_not_computed(visit):
 
 
 def test_the_files_of_a_view_and_its_link(visit, opened, address):
-    fill(visit, text=TEXT, layers="0,1")
-    visit.fill("#length input[type=number]", "12")
+    fill(visit, text=TEXT, measure_layers="0,1")
+    visit.fill("#measure-lengths input[type=number]", "12")
     visit.keyboard.press("Tab")
     visit.click("#measure-run")
     wait_for_text(visit, "measure-status", "Measured on")
@@ -221,27 +224,29 @@ def test_the_files_of_a_view_and_its_link(visit, opened, address):
         with visit.expect_download() as waiting:
             anchor.click()
         files[waiting.value.suggested_filename] = waiting.value.path().read_bytes()
-    assert sorted(files) == ["layers.csv", "layers.py", "tokens.csv", "tokens.png", "tokens.svg"]
+    assert sorted(files) == ["layers.csv", "tokens.csv", "tokens.png", "tokens.svg"]
     assert files["tokens.png"].startswith(b"\x89PNG") and b"<svg" in files["tokens.svg"][:600]
     assert files["tokens.csv"].decode().splitlines()[0].startswith("position,token,share,gain,gain_lower")
-    compile(files["layers.py"].decode(), "layers.py", "exec")
 
     before = visit.locator("#words .hs-legend").all_inner_texts()
     with open_page(opened, address, visit.get_attribute("#measure-save .hs-link", "href")) as again:
         wait_for_text(again, "measure-status", "Measured on")
-        assert again.input_value("#text textarea") == TEXT and again.input_value("#length input[type=number]") == "12"
+        assert (
+            again.input_value("#text textarea") == TEXT
+            and again.input_value("#measure-lengths input[type=number]") == "12"
+        )
         assert again.inner_text("#constants [aria-pressed=true]") == "layer 0"
         assert again.locator("#words .hs-legend").all_inner_texts() == before
 
 
 def test_a_link_to_another_tab(opened, address):
-    with open_page(opened, address, "?show=regimes&sizes=0.5,2&scores=positive&power=6", "#regimes-status") as page:
+    with open_page(opened, address, "?question=regimes&gamma_r2=0.5,2&scores=positive&to=6", "#regimes-status") as page:
         wait_for_text(page, "regimes-status", "Largest constant of n tokens at two points")
-        assert page.is_checked("#scores input[value=positive]") and not page.is_visible("#text")
+        assert page.input_value("#regimes-scores input") == "positive" and not page.is_visible("#text")
 
 
 def test_a_wrong_link_is_rejected(opened, address):
-    with open_page(opened, address, "?show=measure&model=<b>x</b>&length=12", "#notice .hs-warn") as page:
+    with open_page(opened, address, "?question=measure&model=<b>x</b>&lengths=12", "#notice .hs-warn") as page:
         assert "expected a model among minilm, smollm2, got '<b>x</b>'" in page.inner_text("#notice")
         assert page.locator("#notice b").count() == 0 and page.locator("#constants tbody tr").count() == 0
 
@@ -254,7 +259,7 @@ def test_the_model_and_the_text_are_shown_only_where_they_act(visit):
 
 
 def test_html_in_the_text_is_escaped(visit):
-    fill(visit, text=HOSTILE, layers="0")
+    fill(visit, text=HOSTILE, measure_layers="0")
     visit.click("#measure-run")
     wait_for_text(visit, "measure-status", "Measured on all")
     words = visit.inner_text("#words").replace("\n", "").replace("##", "")
@@ -266,7 +271,7 @@ def test_html_in_the_text_is_escaped(visit):
 
 
 def test_fifty_thousand_characters_are_truncated_with_a_note(visit):
-    fill(visit, text=("Ships sail. " * 5000)[:50_000], layers="0")
+    fill(visit, text=("Ships sail. " * 5000)[:50_000], measure_layers="0")
     visit.click("#measure-run")
     wait_for_text(visit, "measure-status", "Measured on the first 64 of 12,")
     assert "n = 64" in visit.inner_text("#constants")
@@ -283,33 +288,35 @@ def test_an_unknown_model_is_rejected(visit, name):
 def test_all_tabs_show_results(visit):
     fill(visit, text=TEXT)
     visit.get_by_role("tab", name="Growth").click()
-    visit.click("#growth-run")
-    wait_for_text(visit, "growth-status", "exponent")
-    assert visit.locator("#growth-pictures img:visible").count() == 2
+    visit.click("#bound-run")
+    wait_for_text(visit, "bound-status", "exponent")
+    assert visit.locator("#bound-pictures img:visible").count() == 2
+    assert "howsmooth bound minilm --text text.txt --lengths 8,16" in visit.inner_text("#bound-command")
     visit.get_by_role("tab", name="Measures").click()
-    fill(visit, sizes="0.5,2")
+    fill(visit, **{"regimes-gamma_r2": "0.5,2"})
     visit.click("#regimes-run")
     wait_for_text(visit, "regimes-status", "Largest constant of n tokens at two points")
-    visit.click("#split-run")
-    wait_for_text(visit, "split-status", "of the square splits")
-    fill(visit, sizes="a,b")
+    assert visit.locator("#regimes-result tbody tr").count() == 2
+    visit.click("#splitting-line-run")
+    wait_for_text(visit, "splitting-line-result", "splits")
+    fill(visit, **{"regimes-gamma_r2": "a,b"})
     visit.click("#regimes-run")
-    wait_for_text(visit, "regimes-status", "expected up to 8 positive numbers")
+    wait_for_text(visit, "regimes-status", "expected comma-separated numbers")
     visit.get_by_role("tab", name="Flows").click()
-    visit.click("#flow-run")
-    wait_for_text(visit, "flow-status", "depths to play, pause and scrub")
-    frame = visit.frame_locator("#flow iframe")
+    visit.click("#particles-run")
+    wait_for_text(visit, "particles-status", "depths to play, pause and scrub")
+    frame = visit.frame_locator("#particles-result iframe")
     frame.locator("h1").wait_for()
     assert "sphere" in frame.locator("h1").inner_text().lower()
-    assert "allow-same-origin" not in visit.get_attribute("#flow iframe", "sandbox")
+    assert "allow-same-origin" not in visit.get_attribute("#particles-result iframe", "sandbox")
     visit.get_by_role("tab", name="Attacks").click()
-    fill(visit, **{"attack-sizes": "0.01"})
-    visit.click("#attack-run")
-    wait_for_text(visit, "attack-status", "Attacked on")
-    assert visit.locator("#attacks tbody tr").count() == 4
-    visit.click("#words-attack-run")
-    wait_for_text(visit, "words-attack-status", "evaluated again and holds")
-    assert visit.locator("#difference ins").count() >= 1
+    fill(visit, **{"layer-attack-budget": "0.01"})
+    visit.click("#layer-attack-run")
+    wait_for_text(visit, "layer-attack-status", "Measured on")
+    assert visit.locator("#layer-attack-result tbody tr").count() == 4
+    visit.click("#token-attack-run")
+    wait_for_text(visit, "token-attack-status", "evaluated again and holds")
+    assert visit.locator("#token-attack-result ins").count() >= 1
 
 
 def test_no_file_contains_the_text_of_a_visitor(opened, tmp_path):
@@ -319,7 +326,7 @@ def test_no_file_contains_the_text_of_a_visitor(opened, tmp_path):
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         (address,) = next(filter(None, (re.findall(r"explorer is at (\S+)", line) for line in process.stderr)))
         with open_page(opened, address) as page:
-            fill(page, text=TEXT, layers="0")
+            fill(page, text=TEXT, measure_layers="0")
             page.click("#measure-run")
             wait_for_text(page, "measure-status", "Measured on")
             with page.expect_download() as waiting:
@@ -348,7 +355,7 @@ def test_no_local_file_is_served_and_uploads_are_rejected(visit, address):
 def test_every_field_has_a_label_and_nothing_overflows(opened, address, width, theme):
     with Page(opened, width=width, height=844, theme=theme) as visited:
         page = visited.page
-        page.goto(f"{address}?show=measure&layers=0&length=24")
+        page.goto(f"{address}?question=measure&layers=0&lengths=24")
         page.wait_for_selector("#measure-status")
         wait_for_text(page, "measure-status", "Measured on")
         assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -26,6 +26,7 @@ COMMANDS = {
     "attack model": "--text {text} --lengths 8 --attack sign --budget 0.01",
     "attack tokens": "--text {text} --lengths 12 --method hotflip --edits 1 --calls 20",
     "meanfield splitting": ONE,
+    "meanfield splitting-copies": "--text {text} --layers 0 --lengths 4",
     "meanfield distance": "--text {text} --layers 0 --lengths 8 --p 2",
     "flow model": "--text {text} --lengths 6 --depths 2",
     "plan": TEXT,

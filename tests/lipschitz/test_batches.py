@@ -9,6 +9,7 @@ import torch
 
 from howsmooth import Estimate, InputError, local_lipschitz
 from howsmooth.lipschitz import jacobian
+from howsmooth.spectral.solver import SolverOptions
 from tests.attention.cases import LAYERS, layer, normal
 from tests.tolerances import FLOAT32, assert_close, at_most
 
@@ -130,7 +131,8 @@ def test_the_annotated_types_are_returned(shape):
         assert isinstance(local_lipschitz(g, x, batched=False), Estimate)
     assert isinstance(local_lipschitz(torch.tanh, x, batched=True), list)
     single, batch, either = typing.get_overloads(local_lipschitz)
-    names = {*inspect.signature(local_lipschitz).parameters} - {"f", "x", "batched"}
+    names = {*inspect.signature(local_lipschitz).parameters, *SolverOptions.__annotations__}
+    names -= {"f", "x", "batched", "options"}
     for overload in (single, batch, either):
         (options,) = typing.get_args(typing.get_type_hints(overload)["options"])
-        assert names == set(options.__annotations__)
+        assert names == options.__optional_keys__

@@ -9,8 +9,9 @@ import torch
 
 from howsmooth import SelfAttention
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import plateau, regime_curve
-from howsmooth.lipschitz.regimes import SCORES, a_from_gamma
+from howsmooth.lipschitz import mean_field_lipschitz, plateau, regime_curve
+from howsmooth.lipschitz.regimes import SCORES, a_from_gamma, unit_layer
+from howsmooth.lipschitz.three_points import three_point_plateau
 from howsmooth.lipschitz.two_atoms import sequence_norm
 from tests.tolerances import assert_close, at_most, less
 
@@ -116,3 +117,18 @@ def test_records():
 def test_refusals(arguments, message):
     with pytest.raises(InputError, match=message):
         regime_curve(*arguments)
+
+
+def test_three_points_exceed_two_where_scores_are_positive():
+    """A = 1, R² = 32: three points, each far lighter than the one before, exceed the best two by 68 %."""
+    R = math.sqrt(32)
+    atoms = torch.tensor([[R], [-3.07947644], [-R]], dtype=torch.float64)
+    logs = torch.tensor([0.0, -27.11765531, -35.31015373], dtype=torch.float64)
+    found = mean_field_lipschitz(unit_layer("positive"), (atoms, logs))
+    assert less(plateau(4.0, "positive").log_value + math.log(1.68), math.log(found.lower))
+    assert three_point_plateau(4.0, "positive") == pytest.approx(math.log(found.value), abs=1e-6)
+
+
+def test_unknown_scores_are_refused():
+    with pytest.raises(InputError, match="negative, positive, rotation"):
+        unit_layer("sideways")

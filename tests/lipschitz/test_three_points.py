@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from howsmooth.lipschitz import mean_field_lipschitz, plateau
+from howsmooth.lipschitz.regimes import unit_layer
 from howsmooth.lipschitz.three_points import line_log_norm, three_point_plateau
-from howsmooth.studies.mean_field import unit_layer
 from tests.tolerances import at_most, less
 
 

@@ -10,7 +10,7 @@ import torch
 
 from howsmooth import SelfAttention, load, local_lipschitz
 from howsmooth.lipschitz.local import jacobian
-from howsmooth.models import KINDS
+from howsmooth.models import MAPS
 from tests.oracles.eager import dense, eager, lifted, stretch
 from tests.tolerances import assert_close, at_most
 
@@ -76,7 +76,7 @@ def networks():
 
 
 @pytest.mark.parametrize("name", ZOO)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MAPS)
 def test_every_kind_of_map_agrees_with_the_model(name, kind, networks):
     network = networks(name)
     with lifted():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.flow_figures import cluster_colours, flow_figure, save_animation
+from howsmooth.report.flow_figures import cluster_colours, particle_figure, save_particle_animation
 from howsmooth.report.flow_tables import flow_table
 from howsmooth.report.output_paths import check_animation_path
 from howsmooth.report.style import THEMES
@@ -27,9 +27,17 @@ KEYS = (
 TIMES = [0.0, 1.0, 2.0]
 
 
-def records(**known):
+def records(paths=None, names=("one", "two"), labels=None, **known):
+    paths = np.zeros((3, 5, 2)) if paths is None else paths
+    shared = {"kind": "particles", "flow": "a", "title": "A flow", "axes": list(names), "labels": labels, "space": None}
     return [
-        {"t": t, **dict.fromkeys(KEYS), **{key: values[i] for key, values in known.items()}}
+        {
+            **shared,
+            "t": t,
+            **dict.fromkeys(KEYS),
+            "plane": paths[i].tolist(),
+            **{key: values[i] for key, values in known.items()},
+        }
         for i, t in enumerate(TIMES)
     ]
 
@@ -37,14 +45,8 @@ def records(**known):
 @pytest.mark.parametrize("d, theme", [(1, "light"), (2, "dark")])
 def test_lines_have_the_values_of_the_records(d, theme):
     paths = np.random.default_rng(0).normal(size=(3, 5, d))
-    figure = flow_figure(
-        records(clusters=[5, 3, 2], diameter=[4.0, 3.0, 0.0]),
-        paths,
-        ["one", "two"][:d],
-        [0, 0, 1, 1, 1],
-        title="A flow",
-        theme=theme,
-    )
+    flow = records(paths, labels=[0, 0, 1, 1, 1], clusters=[5, 3, 2], diameter=[4.0, 3.0, 0.0])
+    figure = particle_figure(flow, theme=theme)
     tokens, counts, sizes = figure.axes
     assert counts.lines[0].get_ydata().tolist() == [5, 3, 2] and len(counts.lines) == 1
     # exact: times as given
@@ -55,7 +57,7 @@ def test_lines_have_the_values_of_the_records(d, theme):
 def test_a_coordinate_that_grows_fast_has_a_symlog_scale():
     paths = np.ones((3, 4, 2))
     paths[2, :, 1] = 1e4
-    panel = flow_figure(records(clusters=[1, 1, 1]), paths, ["one", "two"], [0] * 4, title="").axes[0]
+    panel = particle_figure(records(paths, clusters=[1, 1, 1])).axes[0]
     assert panel.get_yscale() == "symlog" and panel.get_xscale() == "linear"
 
 
@@ -78,11 +80,19 @@ def test_gif(tmp_path, d):
 
     path = tmp_path / "a.gif"
     paths = np.random.default_rng(0).normal(size=(3, 5, d))
-    save_animation(path, TIMES, paths, ["one", "two"][:d], [0] * 5, title="A flow")
+    save_particle_animation(path, records(paths))
     with Image.open(path) as found:
         assert found.n_frames >= 3
 
 
+def test_the_first_flow_of_several_is_drawn():
+    two = [*records(clusters=[5, 3, 2]), *({**record, "flow": "b"} for record in records(clusters=[1, 1, 1]))]
+    assert particle_figure(two).axes[1].lines[0].get_ydata().tolist() == [5, 3, 2]
+    growth = {"kind": "perturbation growth", "flow": "a"}
+    with pytest.raises(InputError, match="growth alone"):
+        particle_figure([growth])
+
+
 def test_bad_paths():
-    with pytest.raises(InputError, match=r".gif or .mp4"):
-        check_animation_path("a.avi")
+    with pytest.raises(InputError, match=r"ending in .gif"):
+        check_animation_path("a.mp4")

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.flow_page import MAX_TOKENS, depth_scene, flow_page, particle_scene
+from howsmooth.questions.particles import MAX_TOKENS
+from howsmooth.report.flow_page import depth_scene, flow_page, particle_scene
 from howsmooth.report.output_paths import check_page_path
 from tests import reasons
 from tests.browser import Page, browser
@@ -20,12 +21,19 @@ from tests.tolerances import less
 expect = pytest.importorskip("playwright.sync_api", reason=reasons.PLAYWRIGHT).expect
 NASTY = "</script><img src=x onerror=\"document.title='caught'\">"
 
+FACTS = {"kind": "particles", "flow": "a", "title": NASTY, "ending": "finished at depth 4", "solver": "rk45"}
+FACTS |= {"coordinates": "tokens", "steps": 9, "tol": 0.1, "seed": 0}
+
 
 def flow(n=12, saves=9, dim=2, run=1.0):
     rng = np.random.default_rng(0)
     paths = rng.normal(size=(1, n, dim)) * np.exp(np.linspace(0, run, saves))[:, None, None]
+    every = -(-n // MAX_TOKENS)
     records = [
         {
+            **FACTS,
+            "n": n,
+            "d": dim,
             "t": 0.5 * k,
             "clusters": n - k,
             "vertices": 5,
@@ -36,18 +44,15 @@ def flow(n=12, saves=9, dim=2, run=1.0):
             "w2_to_last": 1e-300,
             "undecided": None,
             "local": 2.0,
+            "plane": paths[k, ::every, :2].tolist(),
+            "space": paths[k, ::every].tolist() if dim > 2 else None,
         }
         for k in range(saves)
     ]
-    return particle_scene(
-        records,
-        paths,
-        ("across", "up", "away")[:dim],
-        [k % 3 for k in range(n)],
-        title=NASTY,
-        about="what & why",
-        facts="seed 0",
-    )
+    names = ["across", "up", "away"]
+    records[0] |= {"about": "what & why", "labels": [k % 3 for k in range(0, n, every)]}
+    records[0] |= {"axes": names[: min(2, dim)], "space_axes": names if dim > 2 else None}
+    return particle_scene(records)
 
 
 def passage(dim=3, layers=4, n=6):
@@ -91,10 +96,13 @@ def passage(dim=3, layers=4, n=6):
                 1.0 + k,
             ),
             **facts,
+            "coordinates": u[k].tolist(),
+            "axes": ["one", "two", "three"],
+            "words": [NASTY, *(f"word{i}" for i in range(n - 1))],
         }
         for k in range(layers + 2)
     ]
-    return depth_scene(records, u, ("one", "two", "three"), [NASTY, *(f"word{i}" for i in range(n - 1))])
+    return depth_scene(records)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +207,10 @@ def test_the_policy_allows_only_the_script_of_the_page():
     page = flow_page([flow()])
     script = page[page.rindex("<script>") + 8 : page.rindex("</script>")]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'" in page
+    assert (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; base-uri 'none'"
+        in page
+    )
     assert "form-action 'none'" in page and page.count("Content-Security-Policy") == 1
 
 

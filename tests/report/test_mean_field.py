@@ -12,11 +12,11 @@ from tests import reasons
 
 pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
 
+from howsmooth.lipschitz.regimes import lengths_up_to
 from howsmooth.report.figure import save_figure
 from howsmooth.report.mean_field_figures import masked_figure, regimes_figure
-from howsmooth.report.mean_field_tables import masked_table, regimes_table, scientific
+from howsmooth.report.mean_field_tables import masked_tables, regimes_tables, scientific
 from howsmooth.report.style import THEMES
-from howsmooth.studies import lengths_up_to
 
 REGIMES = [
     {
@@ -62,10 +62,10 @@ def test_figures_are_drawn_in_every_theme(theme):
 
 
 def test_tables_have_a_row_for_each_record():
-    shown = regimes_table(REGIMES)
+    (shown,) = regimes_tables(REGIMES)
     assert len(shown) == 2 and shown.headings[-1] == "ratio"
     assert "1.97·10^434" in shown.values("plateau") + shown.values("from n* on")
-    masked = masked_table(MASKED)
+    (masked,) = masked_tables(MASKED)
     assert masked.values("p") == ["1", "2", "∞"] * 2 and masked.values("≤ proved")[0] == "none"
     assert str(masked.values("which is")[1]) == "open"
 
@@ -87,7 +87,7 @@ def test_a_table_of_many_lengths_fits_a_hundred_columns():
         for n in lengths_up_to(40, 61)
     ]
     buffer = io.StringIO()
-    Console(file=buffer, width=100).print(regimes_table(records))
+    Console(file=buffer, width=100).print(*regimes_tables(records))
     assert "γR²" in buffer.getvalue() and "…" not in buffer.getvalue() and "10^40" in buffer.getvalue()
 
 

@@ -114,7 +114,7 @@ def test_the_policy_allows_only_the_script_of_the_page(records):
     page = report_page(records)
     script = page[page.rindex("<script>") + 8 : page.rindex("</script>")]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
+    assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'" in page
 
 
 def test_ten_thousand_records_stay_small(many, large_page):

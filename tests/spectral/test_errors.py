@@ -1,10 +1,15 @@
 """Statuses and invalid arguments."""
 
+from dataclasses import fields
+from functools import partial
+
 import pytest
 import torch
 
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.spectral import FunctionOperator, LinearOperator, MatrixOperator, restrict, singular_values
+from howsmooth.lipschitz import local_lipschitz
+from howsmooth.spectral import FunctionOperator, LinearOperator, MatrixOperator, Solver, restrict, singular_values
+from howsmooth.spectral.solver import SolverOptions
 from tests.oracles.spectra import SPECTRA, largest, matrix_with
 from tests.tolerances import at_most, close, less
 
@@ -61,21 +66,47 @@ def test_non_finite_products_are_reported(poison):
         singular_values(late)
 
 
-def test_all_wrong_arguments_are_reported_at_once():
+WRONG_OPTIONS = {"tol": 0, "confidence": 1.0, "stop": "soon", "max_steps": 0, "max_memory": 2.5, "seed": -1}
+
+
+@pytest.mark.parametrize("call", [Solver, partial(singular_values, MatrixOperator(torch.eye(3)))])
+def test_all_wrong_options_are_reported_at_once(call):
     with pytest.raises(InputError) as caught:
-        singular_values(
-            MatrixOperator(torch.eye(3)),
-            k=4,
-            tol=0,
-            confidence=1.0,
-            stop="soon",
-            max_steps=0,
-            max_memory=2.5,
-            seed=-1,
-            progress=3,
-        )
-    for word in ("k from 1 to 3", "tol", "confidence", "stop", "max_steps", "max_memory", "seed", "progress"):
-        assert word in str(caught.value)
+        call(**WRONG_OPTIONS)
+    for name in WRONG_OPTIONS:
+        assert f"expected {name}" in str(caught.value)
+
+
+def test_all_other_wrong_arguments_are_reported_at_once():
+    with pytest.raises(InputError) as caught:
+        singular_values(MatrixOperator(torch.eye(3)), k=4, progress=3, product_dtype=torch.float32)
+    for words in ("k from 1 to 3", "progress", "product_dtype only with a layer"):
+        assert f"expected {words}" in str(caught.value)
+
+
+def test_a_solver_and_its_fields_as_keywords_are_the_same():
+    assert set(SolverOptions.__annotations__) == {field.name for field in fields(Solver)}
+    operator = MatrixOperator(matrix_with(SPECTRA["flat"]))
+    options = {"tol": 1e-2, "confidence": 0.9, "max_steps": 5, "seed": 3}
+    solver, other = Solver(**options), Solver(**options | {"seed": 1})
+    by_solver, by_keyword, by_both = (
+        singular_values(operator, strict=False, **arguments)
+        for arguments in ({"solver": solver}, options, {"solver": other, "seed": 3})
+    )
+    assert by_solver.seed == 3 and close(by_solver.confidence, 0.9) and by_solver.steps == 5
+    for found in (by_keyword, by_both):
+        assert close(found.upper, by_solver.upper) and found.seed == 3
+
+
+def test_an_unknown_keyword_is_named():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tolerance'"):
+        singular_values(MatrixOperator(torch.eye(3)), tolerance=1e-3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tolerance'"):
+        local_lipschitz(torch.tanh, torch.ones(2, 3), tolerance=1e-3)
+
+
+def test_a_divided_confidence_holds_for_all():
+    assert close(1 - Solver(confidence=0.9).divided(4).confidence, 0.025)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_limited_memory_gives_the_same_result(name, stored, dtype):
     operator = MatrixOperator(matrix)
     needed = plan(operator, max_steps=60)
     limit = needed.total - (60 - stored) * needed.bytes_per_vector
-    assert plan(operator, limit, 60).stored == stored
+    assert plan(operator, max_memory=limit, max_steps=60).stored == stored
     free = singular_values(operator, max_steps=60, strict=False, tol=1e-2)
     limited = singular_values(operator, max_steps=60, strict=False, tol=1e-2, max_memory=limit)
     truth = largest(matrix)
@@ -84,7 +84,7 @@ def test_limited_memory_gives_the_same_result(name, stored, dtype):
 def test_the_plan_is_not_exceeded(dtype, k):
     operator = decaying(20_000, dtype)
     for limit in (None, plan(operator, k=k).total // 2):
-        budget = plan(operator, limit, k=k)
+        budget = plan(operator, max_memory=limit, k=k)
         with LiveBytes() as live:
             singular_values(operator, k=k, tol=1e-2, max_memory=limit, strict=False)
         assert budget.bytes_per_vector * 8 < live.peak <= budget.total
@@ -113,11 +113,11 @@ def test_live_bytes_counts_live_storages():
 def test_too_little_memory_is_refused_with_the_minimum():
     operator = MatrixOperator(torch.ones(40, 50))
     with pytest.raises(InputError, match=r"at least (\d+) bytes") as caught:
-        plan(operator, 1000, 20)
+        plan(operator, max_memory=1000, max_steps=20)
     least = int(str(caught.value).split("at least ")[1].split()[0])
-    assert plan(operator, least, 20).stored == 3
+    assert plan(operator, max_memory=least, max_steps=20).stored == 3
     with pytest.raises(InputError):
-        plan(operator, least - 1, 20)
+        plan(operator, max_memory=least - 1, max_steps=20)
     with pytest.raises(InputError, match="at least"):
         singular_values(operator, max_memory=1000)
 

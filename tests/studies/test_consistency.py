@@ -10,7 +10,9 @@ import howsmooth
 from howsmooth.cli import main
 from howsmooth.explorer import Limits
 from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.choice import Choice, prepare
+from howsmooth.explorer.choice import prepare
+from howsmooth.explorer.forms import texts_of
+from howsmooth.explorer.tabs import layers_form
 from howsmooth.records import unsealed
 from howsmooth.studies import Store, measure, run_study, spec_of
 from tests.tolerances import same_record
@@ -54,14 +56,10 @@ def by_study(fields: dict, workers: int) -> list[dict]:
 
 
 def by_explorer(fields: dict) -> list[dict]:
-    choice = Choice(
-        MODEL,
-        TEXT,
-        layers=",".join(map(str, fields["layers"])),
-        length=fields["lengths"][0],
-        tokens=fields["tokens"][0],
-    )
-    work = prepare(choice, ModelCatalog(Limits(folders=(Path(MODEL),))))
+    limits = Limits(folders=(Path(MODEL),))
+    values = texts_of({name: value for name, value in fields.items() if name != "samples"})  # always one
+    spec = layers_form(limits).spec({"model": MODEL, **values})
+    work = prepare(spec, TEXT, ModelCatalog(limits))
     return list(measure(work.model, work.text, work.settings))
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 import torch
 
-from howsmooth.dynamics import integrate_example
 from howsmooth.errors import InputError
-from howsmooth.models import load
+from howsmooth.models import layer_chain, load
+from howsmooth.questions import depth, record_error
 from howsmooth.records import json_line
-from howsmooth.studies import chosen_depths, depth_trajectories, model_flow, parse_weights, spec_of
-from howsmooth.studies.depth import TOLERANCES, principal_coordinates
+from howsmooth.studies import measure, prepare_model, records_of, spec_of
 from howsmooth.texts.corpora import read_corpus
 from tests.models.tiny import tiny_network, tiny_tokenizer
-from tests.tolerances import assert_close, at_most, less
+from tests.tolerances import at_most, less
 
 TEXT = read_corpus("embedded")
 FAMILIES = ("gpt2", "bert", "llama")
@@ -34,25 +32,23 @@ def models(tmp_path_factory):
     return found
 
 
-def spec_and_depths(model, depths=None, tolerances=TOLERANCES, **fields):
-    """Return a spec and its depth options."""
-    spec = spec_of({"lengths": [5], "samples": 1, **fields})
-    return spec, chosen_depths(model, TEXT, spec, depths=depths, tolerances=tolerances)
+def spec_with(**fields):
+    return spec_of({"question": "depth", "lengths": [5], **fields})
 
 
-def records(model, n=5, depths=None, **fields):
-    spec, chosen = spec_and_depths(model, depths, lengths=[n], **{"tol": 1e-6, **fields})
-    (trajectory,) = depth_trajectories(model, TEXT, spec)
-    return trajectory, list(trajectory.records(model, TEXT, spec, chosen))
+def records(model, n=5, **fields):
+    """Return the chain of layers at the chunk, and its records."""
+    found = list(measure(model, TEXT, spec_with(lengths=[n], **{"tol": 1e-6, **fields})))
+    return layer_chain(model, model.chunks(TEXT, n, 1)[0]), found
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_growth_against_dense_jacobians(models, family):
-    trajectory, found = records(models[family])
-    maps, so_far, product = trajectory.chain.maps, None, 1.0
+    chain_of_layers, found = records(models[family])
+    maps, states, so_far, product = chain_of_layers.maps, chain_of_layers.states(), None, 1.0
     assert len(found) == len(maps) + 1 and found[-1]["normed"] == (family != "bert")
     assert [found[0]["value"], found[0]["product"]] == pytest.approx([1.0, 1.0])
-    for record, f, x in zip(found[1:], maps, trajectory.states, strict=False):
+    for record, f, x in zip(found[1:], maps, states, strict=False):
         J = torch.func.jacrev(f)(x).reshape(x.numel(), x.numel())
         so_far = J if so_far is None else J @ so_far
         own, chain = (float(torch.linalg.matrix_norm(m, 2)) for m in (J, so_far))
@@ -61,13 +57,13 @@ def test_growth_against_dense_jacobians(models, family):
         assert record["value"] == pytest.approx(chain, rel=1e-5)
         assert at_most(record["lower"], chain) and at_most(chain, record["upper"])
         assert at_most(record["value"], record["product"], tol=1e-5)
-        size = float(trajectory.states[0].norm() / trajectory.states[maps.index(f) + 1].norm())
+        size = float(states[0].norm() / states[maps.index(f) + 1].norm())
         assert record["relative"] == pytest.approx(chain * size, rel=1e-5)
 
 
 def test_growth_with_the_first_token_fixed(models):
-    trajectory, found = records(models["gpt2"], tokens="no-first", depths=[3])
-    x, maps = trajectory.chain.x, trajectory.chain.maps
+    chain, found = records(models["gpt2"], tokens="no-first", depths=[3])
+    x, maps = chain.x, chain.maps
 
     def whole(x):
         for f in maps:
@@ -83,27 +79,29 @@ def test_growth_with_the_first_token_fixed(models):
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_the_sink_receives_most_of_the_networks_attention(models, family):
     model = models[family]
-    trajectory, found = records(model, n=9, depths=())
+    _, found = records(model, n=9, no_growth=True)
+    sink, ids = found[0]["sink"], model.chunks(TEXT, 9, 1)[0].ids
     model.network.set_attn_implementation("eager")
     with torch.no_grad():
-        P = torch.stack(model.network(input_ids=trajectory.chunk.ids[None], output_attentions=True).attentions)[:, 0]
+        P = torch.stack(model.network(input_ids=ids[None], output_attentions=True).attentions)[:, 0]
     given = (P.sum(-2) - P.diagonal(dim1=-2, dim2=-1)).mean(1) / 8  # by layer and key
-    assert trajectory.sink == int(given.mean(0).argmax())
+    assert sink == int(given.mean(0).argmax())
     for record, layer, weights in zip(found, given, P, strict=False):
-        assert record["to_sink"] == pytest.approx(float(layer[trajectory.sink]))
+        assert record["to_sink"] == pytest.approx(float(layer[sink]))
         assert record["sharpness"] == pytest.approx(float(weights.amax(-1).mean()))
     assert found[-1]["to_sink"] is None
 
 
 def test_spread_with_and_without_the_sink(models):
-    trajectory, found = records(models["llama"], n=8, depths=())
-    for record, x in zip(found, trajectory.states, strict=True):
+    chain, found = records(models["llama"], n=8, no_growth=True)
+    sink = found[0]["sink"]
+    for record, x in zip(found, chain.states(), strict=True):
         u = x / x.norm(dim=-1, keepdim=True)
-        keep = [i for i in range(8) if i != trajectory.sink]
+        keep = [i for i in range(8) if i != sink]
         for key, rows in (("cosine", u), ("cosine_without_sink", u[keep])):
             m = len(rows)
             assert record[key] == pytest.approx(float(((rows @ rows.mT).sum() - m) / (m * (m - 1))))
-        assert record["sink_norm"] == pytest.approx(float(x[trajectory.sink].norm()))
+        assert record["sink_norm"] == pytest.approx(float(x[sink].norm()))
         assert record["value"] is record["own"] is record["product"] is None
         assert max(record["clusters"]) <= 8 and record["clusters"] == sorted(record["clusters"], reverse=True)
 
@@ -112,80 +110,68 @@ def test_records_are_plain_and_have_provenance(models):
     _, found = records(models["bert"], depths=[1])
     for record in found:
         again = json.loads(json_line(record))
+        assert record_error(again) is None
         assert again["text_sha256"] == TEXT.sha256 and again["dtype"] == "float64" and again["status"] == "converged"
     assert len({tuple(record) for record in found}) == 1  # one set of columns, in one order
 
 
-def test_each_record_is_yielded_before_the_next_is_computed(models):
-    model = models["gpt2"]
-    spec, chosen = spec_and_depths(model)
-    (trajectory,) = depth_trajectories(model, TEXT, spec)
-    steps = []
-    stream = trajectory.records(model, TEXT, spec, chosen, progress=lambda n, layer, head: steps.append(layer))
-    assert next(stream)["depth"] == 0 and steps == []
-    assert next(stream)["depth"] == 1 and steps == [0]
+def test_each_record_is_yielded_before_the_next_is_computed(models, monkeypatch):
+    from howsmooth.dynamics import growth
+
+    steps, compute = [], growth.growth_by_map
+
+    def counted(*arguments, **options):
+        for step in compute(*arguments, **options):
+            steps.append(step)
+            yield step
+
+    monkeypatch.setattr(growth, "growth_by_map", counted)
+    stream = measure(models["gpt2"], TEXT, spec_with())
+    assert next(stream)["depth"] == 0 and not steps
+    assert next(stream)["depth"] == 1 and len(steps) == 1
+
+
+def test_records_of_an_earlier_run_are_not_computed_again(models):
+    """The growth at a depth does not depend on which of the others are asked for."""
+    plan = prepare_model(spec_with(samples=2), models["gpt2"], TEXT)
+    found = list(records_of(plan))
+    assert plan.count == len(found) == 10
+    missing, kept = found[3], [record for record in found if record is not found[3]]
+    (again,) = [r for r in records_of(plan, kept) if r["task"] == missing["task"]]
+    assert {**again, "seconds": None} == {**missing, "seconds": None}  # exact: the same computation
 
 
 def test_principal_coordinates_preserve_angles_in_three_dimensions(models):
-    trajectory, _ = records(models["bert"], depths=())
-    paths, names = principal_coordinates(trajectory)
-    assert paths.shape == (4, 5, 3) and len(names) == 3
-    u = torch.stack(trajectory.states)
+    chain, found = records(models["bert"], no_growth=True)
+    paths = torch.tensor([record["coordinates"] for record in found])
+    assert paths.shape == (4, 5, 3) and len(found[0]["axes"]) == 3 and len(found[0]["words"]) == 5
+    u = torch.stack(chain.states())
     u = u / u.norm(dim=-1, keepdim=True)
-    gaps, seen = (float((t[0, 1] - t[0, 2]).norm()) for t in (u, torch.from_numpy(paths)))
-    assert less(0, seen) and at_most(seen, gaps + 1e-12)
+    gaps, seen = (float((t[0, 1] - t[0, 2]).norm()) for t in (u, paths))
+    assert less(0, seen) and at_most(seen, gaps + 1e-4)  # coordinates have five digits
+
+
+def test_records_of_long_texts_have_every_kth_token(models, monkeypatch):
+    monkeypatch.setattr(depth, "MAX_POINTS", 4)
+    _, found = records(models["bert"], n=9, no_growth=True)
+    words = list(models["bert"].chunks(TEXT, 9, 1)[0].words)
+    assert found[0]["words"] == words[::3] and len(found[0]["coordinates"]) == 3
 
 
 @pytest.mark.parametrize(
     "changes, words",
     [
         (dict(depths=[4]), "depths from 1 to 3, the layers of"),
-        (dict(depths=[0]), "got 0"),
+        (dict(depths=[0]), "integers from 1"),
+        (dict(depths=[1], no_growth=True), "leave one of the two out"),
         (dict(lengths=[2]), "at least 4 tokens"),
-        (dict(lengths=[65]), "64 positions"),
+        (dict(lengths=[65]), "at most 64 tokens, the positions of"),
         (dict(samples=5000), "longer text"),
         (dict(tokens="some"), "tokens.0: expected 'all', 'no-special' or 'no-first'"),
-        (dict(tolerances=(3.0,)), "between 0 and 2"),
+        (dict(tokens=["all", "no-first"]), "tokens as one choice"),
+        (dict(together=[3.0]), "between 0 and 2"),
     ],
 )
 def test_invalid_options_are_refused(models, changes, words):
     with pytest.raises(InputError, match=words):
-        spec_and_depths(models["gpt2"], **{"lengths": [6], **changes})
-
-
-def test_default_depths_of_a_deep_model(models, monkeypatch):
-    monkeypatch.setattr(models["gpt2"], "layers", 30)
-    assert spec_and_depths(models["gpt2"], lengths=[6])[1].depths == (1, 2, 5, 10, 15, 20, 25, 30)
-
-
-@pytest.mark.parametrize("layer, head", [(1, None), (2, 1), (None, None)])
-def test_flow_with_the_attention_of_a_model_as_velocity(models, layer, head):
-    model = models["gpt2"]
-    flow = model_flow(model, TEXT, 6, layer, head)
-    (chunk,) = model.chunks(TEXT.content, 6, 1)
-    first = layer or 0
-    assert_close(flow.x, model.activations(chunk, [first])[first])
-    layers = [model.attention(k, 6) for k in (range(3) if layer is None else [layer])]
-    layers = [f if head is None else f.head(head) for f in layers]
-    residual = flow.example.replace("flow", solver="residual", steps=3, sphere=False, frames=4)
-    trajectory, _ = integrate_example(residual, layers=flow.layers, x=flow.x)
-    x = flow.x
-    for k in range(3):  # one unit of depth for each of the model's three layers
-        x = x + layers[min(k, len(layers) - 1)](x)
-    assert_close(trajectory.last, x)
-    on_spheres, _ = integrate_example(flow.example.replace("flow", until=0.5, frames=3), layers=flow.layers, x=flow.x)
-    assert_close(on_spheres.last.norm(dim=-1), flow.x.norm(dim=-1), 1e-4)
-
-
-@pytest.mark.parametrize("given", ["minilm", ":3", "minilm:", "minilm:x", "minilm:1/", "minilm:1/b"])
-def test_invalid_weights_are_refused(given):
-    with pytest.raises(InputError, match="MODEL:LAYER"):
-        parse_weights(given)
-
-
-def test_layers_and_heads_out_of_range_are_refused(models):
-    with pytest.raises(InputError, match=r"layers of .* between 0 and 2, got 3"):
-        model_flow(models["gpt2"], TEXT, 6, 3)
-    with pytest.raises(InputError, match=r"heads of .* between 0 and 3, got 9"):
-        model_flow(models["gpt2"], TEXT, 6, 0, 9)
-    assert math.isclose(model_flow(models["gpt2"], TEXT, 6, 0).example.flow.until, 3.0)
+        prepare_model(spec_with(**{"lengths": [6], **changes}), models["gpt2"], TEXT)

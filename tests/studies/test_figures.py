@@ -16,7 +16,9 @@ from howsmooth.attack.configurations import castin
 from howsmooth.fits import growth_laws
 from howsmooth.models import AttentionFile
 from howsmooth.models.released_scripts import adversarial_points, script_map, vjps_under_dropout
-from howsmooth.studies import quantities
+from howsmooth.questions import quantities
+from howsmooth.questions.quantities import EvaluationPoint
+from howsmooth.questions.spec import spec_of
 from howsmooth.studies import run as studies_run
 from howsmooth.studies.figures import (
     Options,
@@ -29,8 +31,6 @@ from howsmooth.studies.figures import (
 )
 from howsmooth.studies.figures.run import _thinned
 from howsmooth.studies.plan import Plan
-from howsmooth.studies.quantities import EvaluationPoint
-from howsmooth.studies.spec import Spec
 from howsmooth.studies.store import Store
 from tests import data, reasons
 from tests.tolerances import FLOAT32, at_most, close
@@ -48,7 +48,7 @@ def _neither_hub_nor_corpora(monkeypatch, tmp_path):
 
 def test_a_model_with_random_weights_keeps_them_as_an_option():
     """`howsmooth reproduce text --models random:gpt2` must not measure gpt2."""
-    spec = Spec(models=["random:gpt2", "minilm"])
+    spec = spec_of({"models": ["random:gpt2", "minilm"]})
     assert Options.of_spec(spec, {"models"}).models == ("random:gpt2", "minilm")
 
 

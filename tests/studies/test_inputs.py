@@ -11,9 +11,9 @@ from howsmooth.attention import abstract_jacobian
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian
 from howsmooth.models import AttentionFile, load
+from howsmooth.questions.inputs import NormalisedInputs
 from howsmooth.spectral import plan
 from howsmooth.studies import measure, resolve, spec_of
-from howsmooth.studies.inputs import NormalisedInputs
 from howsmooth.studies.plan import solve_memory
 from howsmooth.texts.corpora import Corpus
 from tests.tolerances import FLOAT32, at_most, close

@@ -13,18 +13,26 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import howsmooth
-from howsmooth.studies.plan import MAP_VERSION
+from howsmooth.models.map_types import MAP_VERSION
 
 SOURCE = Path(howsmooth.__file__).parent
 STORED = Path(__file__).with_name("map_version.json")
 PARTS = (
     "attention",
+    "dynamics",
     "kernels",
     "lipschitz",
     "models",
     "spectral",
-    "studies/inputs.py",
-    "studies/quantities.py",
+    "questions/flows.py",
+    "questions/gaussian.py",
+    "questions/inputs.py",
+    "questions/measure.py",
+    "questions/particles.py",
+    "questions/pde.py",
+    "questions/quantities.py",
+    "questions/weights.py",
+    "questions/work.py",
     "studies/worker.py",
     "texts",
 )
@@ -75,8 +83,9 @@ def test_code_that_computes_numbers_has_the_version_it_was_stored_with():
     changed = sorted(name for name in names if stored["files"].get(name) != now["files"].get(name))
     assert stored == now, (
         f"the code that computes numbers has changed since version {stored['version']}: {', '.join(changed)}. "
-        "Does any configuration now give another number? If so, raise MAP_VERSION in src/howsmooth/studies/plan.py, so "
-        "that old records are not used again. In both cases run: python -m tests.studies.test_map_version"
+        "Does any configuration now give another number? If so, raise MAP_VERSION, or the version of the map, in "
+        "src/howsmooth/models/map_types.py, so that old records are not used again. In both cases run: "
+        "python -m tests.studies.test_map_version"
     )
 
 

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import load
+from howsmooth.questions.inputs import TextInputs
 from howsmooth.studies import Spec, measure, plan, resolve, spec_of
-from howsmooth.studies.inputs import TextInputs
 from howsmooth.studies.plan import solve_memory
 from howsmooth.texts import cutting
 from howsmooth.texts.corpora import Corpus
@@ -109,10 +109,10 @@ def test_special_tokens_none_adds_no_special_tokens(model):
 
 def test_a_spec_is_frozen_and_resolved(model):
     spec = resolved(model, heads="all", lengths=[6])
-    assert (spec.layers, spec.heads, spec.kind) == ((0, 1, 2), (0, 1, 2), "head")
+    assert (spec.layers, spec.heads, spec.map_name) == ((0, 1, 2), (0, 1, 2), "head")
     with pytest.raises(ValidationError, match="frozen"):
         spec.samples = 2
-    assert spec_of({"layers": [0], "lengths": [4]}).kind == "attention"
+    assert spec_of({"layers": [0], "lengths": [4]}).map_name == "attention"
 
 
 def test_max_memory_is_respected(model):

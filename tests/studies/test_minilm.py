@@ -7,8 +7,8 @@ from statistics import median
 import pytest
 
 from howsmooth.fits import growth_laws
+from howsmooth.questions.spec import spec_of
 from howsmooth.studies.run import run_study
-from howsmooth.studies.spec import spec_of
 from howsmooth.studies.store import Store
 from tests import reasons
 

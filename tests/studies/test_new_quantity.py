@@ -13,8 +13,8 @@ import torch
 import howsmooth
 from howsmooth.cli import main
 from howsmooth.lipschitz import jacobian
-from howsmooth.studies.quantities import EvaluationPoint
-from howsmooth.studies.spec import QUANTITIES, Quantity
+from howsmooth.questions.measure import QUANTITIES, Quantity
+from howsmooth.questions.quantities import EvaluationPoint
 from tests import reasons
 from tests.tolerances import less
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 
-from howsmooth.studies import provenance
+from howsmooth.records import provenance
 
 
 def test_the_commit_is_read_without_writing_the_index(tmp_path, monkeypatch):

@@ -12,10 +12,11 @@ from howsmooth.errors import InputError
 from howsmooth.fits import growth_laws
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import load
-from howsmooth.studies import plan, quantities, run, worker
+from howsmooth.questions import quantities
+from howsmooth.questions.spec import spec_of
+from howsmooth.studies import plan, run, worker
 from howsmooth.studies.plan import prepare
 from howsmooth.studies.run import run_study
-from howsmooth.studies.spec import spec_of
 from howsmooth.studies.store import Store
 from tests.tolerances import at_most
 

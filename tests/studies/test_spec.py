@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.studies.spec import read_study, spec_of
+from howsmooth.questions.spec import read_study, spec_of
 
 GOOD = {"models": "minilm", "lengths": [8]}
 
@@ -17,7 +17,7 @@ GOOD = {"models": "minilm", "lengths": [8]}
     "change, words",
     [
         ({"lenghts": [4]}, "unknown key 'lenghts'; did you mean 'lengths'"),
-        ({"zebra": 1}, "unknown key 'zebra'; known are name"),
+        ({"zebra": 1}, "unknown key 'zebra'; known are question, name"),
         ({"models": [{"name": "m", "revison": "x"}]}, "unknown key 'revison' in models; did you mean 'revision'"),
         ({"texts": [{"source": "a", "spilt": "x"}]}, "'spilt' in texts; did you mean 'split'"),
         ({"engine": {"adress": "x"}}, "'adress' in engine; did you mean 'address'"),
@@ -62,7 +62,7 @@ def test_short_forms():
     )
     assert study.lengths == (2, 4, 6, 8, 16, 32, 64)
     assert [model.name for model in study.models] == ["minilm", "gpt2"]
-    assert (study.kind, study.heads, study.max_memory) == ("head", (3,), 2 << 30)
+    assert (study.map_name, study.heads, study.max_memory) == ("head", (3,), 2 << 30)
 
 
 def test_a_series_becomes_its_checkpoints():
@@ -98,7 +98,7 @@ def test_files_that_are_not_studies_are_refused(tmp_path, content, words):
 
 
 def test_reading_a_study_needs_no_torch():
-    code = "import sys; from howsmooth.studies.spec import spec_of; sys.exit('torch' in sys.modules)"
+    code = "import sys; from howsmooth.questions.spec import spec_of; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

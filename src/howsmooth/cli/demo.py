@@ -31,8 +31,9 @@ SPECS: tuple[dict[str, Any], ...] = (
 def command(folder: str, svg_path: str | None) -> int:
     """Measure the two embedded models on the embedded text; write a plot, the records and a page."""
     from howsmooth.cli.loading import load_torch
-    from howsmooth.cli.outputs import RecordFile, check_writable, make_folder, save_console_svg, write_page
+    from howsmooth.cli.outputs import RecordFile, check_writable, save_console_svg, write_page
     from howsmooth.cli.run import CommandRun, make_console, print_line
+    from howsmooth.questions.artefacts import make_folder
     from howsmooth.report.output_paths import check_plot_path
 
     out = make_folder(folder, "--out")
@@ -83,9 +84,9 @@ def _measure(run: CommandRun, spec_values: dict[str, Any]) -> list[Record]:
     """Measure one of the specs and return its records."""
     from howsmooth.cli.loading import load_model_and_text
     from howsmooth.cli.run import Computation, print_overview
+    from howsmooth.questions.spec import spec_of
     from howsmooth.studies.plan import prepare_model
     from howsmooth.studies.run import records_of
-    from howsmooth.studies.spec import spec_of
 
     count_before = len(run.records)
     model, corpus, spec = load_model_and_text(spec_of({**spec_values, "name": "demo"}))

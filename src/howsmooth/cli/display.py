@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 
 from howsmooth.cli.outputs import Record
+from howsmooth.questions.question import describe_place
 from howsmooth.report.rows import counted, number
 
 SECONDS_BETWEEN_TABLES = 0.25
@@ -49,7 +50,7 @@ class RecordDisplay:
             name: The model or map.
             total: The number of records.
             record_noun: What a record is called.
-            describe: Turns the arguments of the progress callback into a text; by default they are n, layer and head.
+            describe: Turns the coordinates of a place into a text; by default layer, head and n.
             table: Returns the table of the records; None shows the bar alone.
             live: Whether a terminal shows table and bar; not if it also shows what the command writes to stdout.
             verbose: Whether a line is printed for each record.
@@ -80,13 +81,11 @@ class RecordDisplay:
         if self._live is not None:
             self._live.stop()
 
-    def show_position(self, *position: Any) -> None:
+    def show_position(self, at: dict[str, Any]) -> None:
         """Show what is computed now; the progress callback of the computation."""
-        if self._describe is None:
-            self._position = describe_solve(*position)
-            self._finish_length(position[0])
-        else:
-            self._position = self._describe(*position)
+        self._position = (self._describe or describe_place)(at)
+        if "n" in at:
+            self._finish_length(at["n"])
         self._bar.update(self._task, description=f"{self._name} {self._position}")
         if self._live is None and time.monotonic() - self._last_line > SECONDS_BETWEEN_LINES:
             self._print(f"{len(self.records)} of {counted(self._total, self._record_noun)}, now {self._position}")
@@ -123,17 +122,6 @@ class RecordDisplay:
     def _print(self, line: str) -> None:
         self._console.print(line, style="dim", markup=False, soft_wrap=True)
         self._last_line = time.monotonic()
-
-
-def describe_solve(n: int, layer: int | None, head: int | None) -> str:
-    """Return the position of a solve, such as "layer 3 head 1, n = 64".
-
-    Example:
-        >>> describe_solve(64, 3, None), describe_solve(64, None, None)
-        ('layer 3, n = 64', 'n = 64')
-    """
-    where = "" if layer is None else f"layer {layer}, " if head is None else f"layer {layer} head {head}, "
-    return f"{where}n = {n}"
 
 
 def value_range(records: Sequence[Record]) -> str:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from howsmooth.cli.parameter_types import Bytes, Count
+from howsmooth.cli.options import Parsed
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
+from howsmooth.questions.fields import parse_bytes, whole
 
 _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1", "[::1]")
 
@@ -24,14 +25,19 @@ _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1", "[::1]")
 @click.option("--hub", is_flag=True, help="Also accept names of models on the Hugging Face Hub.")
 @click.option(
     "--max-tokens",
-    type=Count(16),
+    type=Parsed(whole(16)),
     metavar="COUNT",
     default=512,
     show_default=True,
     help="Longest text that is measured; the rest is cut off, with a note.",
 )
 @click.option(
-    "--max-memory", type=Bytes(), metavar="4G", default="2G", show_default=True, help="Memory that one solve may take."
+    "--max-memory",
+    type=Parsed(parse_bytes),
+    metavar="4G",
+    default="2G",
+    show_default=True,
+    help="Memory that one solve may take.",
 )
 @click.option(
     "--host",
@@ -41,7 +47,10 @@ _LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1", "[::1]")
     help="Address to listen on; with any but localhost, others can run computations on this machine.",
 )
 @click.option(
-    "--port", type=Count(1, 65535), metavar="NUMBER", help="Port to listen on.  [default: the first free one from 7860]"
+    "--port",
+    type=Parsed(whole(1, 65535)),
+    metavar="NUMBER",
+    help="Port to listen on.  [default: the first free one from 7860]",
 )
 @click.option(
     "--allowed-host",

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
+
+from howsmooth.questions import QUESTIONS
 
 
 class Entry(NamedTuple):
     """A command of a lazy group.
 
     Attributes:
-        location: `module` or `module:name` within `howsmooth.cli`; the name is `command` by default.
+        location: `module` or `module:name` within `howsmooth.cli`; the name is `command` by default. ?NAME is the
+            command of a question; with `help` it is a group of such commands.
         short_help: The command's line in the help of its group.
+        help: What a group of questions is about.
     """
 
     location: str
     short_help: str
+    help: str = ""
+
+
+def question_entries(group: str) -> dict[str, Entry]:
+    """Return the entries of the questions of a group of commands, by command name."""
+    return {
+        entry.command or name: Entry(f"?{name}", entry.help)
+        for name, entry in QUESTIONS.items()
+        if entry.group == group
+    }
 
 
 class LazyGroup(click.Group):
@@ -38,7 +51,14 @@ class LazyGroup(click.Group):
         """Import a command by name; return None if the group has no such command."""
         if name not in self.entries:
             return None
-        module, _, attribute = self.entries[name].location.partition(":")
+        location, short_help, about = self.entries[name]
+        if about:
+            return LazyGroup(name, entries=question_entries(name), short_help=short_help, help=about)
+        if location.startswith("?"):
+            from howsmooth.cli.ask import question_command
+
+            return question_command(location[1:])
+        module, _, attribute = location.partition(":")
         return getattr(importlib.import_module(f"howsmooth.cli.{module}"), attribute or "command")
 
     def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -55,20 +75,3 @@ class LazyGroup(click.Group):
         """Write the names and short help of the commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.short_help) for name, entry in self.entries.items()])
-
-
-def deferred(location: str) -> Callable[..., Any]:
-    """Return a function that imports the one at "module:name" when it is called.
-
-    Tables and figures import torch or scipy; a command must be able to report an error in its options before that.
-
-    Example:
-        >>> deferred("math:sqrt")(4.0)
-        2.0
-    """
-    module, _, name = location.partition(":")
-
-    def call(*arguments: Any, **options: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(*arguments, **options)
-
-    return call

@@ -13,7 +13,7 @@ from howsmooth.cli.runtime import current_runtime, use_default_threads
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.models.files import check_positions, check_tokenizer, list_files, missing_tokenizer, read_model_files
-from howsmooth.studies.spec import Spec, read_texts, select_indices
+from howsmooth.questions.spec import ModelSpec, load_arguments, read_texts, select_indices
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def load_model_and_text(
-    spec: Spec, *, needs_text: bool = False, needs_weights: bool = False, allow_short_text: bool = False
-) -> tuple[Model, Corpus | None, Spec]:
+    spec: ModelSpec, *, needs_text: bool = False, needs_weights: bool = False, allow_short_text: bool = False
+) -> tuple[Model, Corpus | None, ModelSpec]:
     """Load the one model and the text of a command.
 
     Args:
@@ -44,7 +44,7 @@ def load_model_and_text(
     corpus = next(iter(check_texts(spec)), None)
     model = load_model(spec)
 
-    from howsmooth.studies.inputs import adapt_to_model, resolve
+    from howsmooth.questions.inputs import adapt_to_model, resolve
 
     if needs_text and (not model.reads_text or model.modality != "text"):
         takes = "a file of attention layers" if not model.reads_text else f"which takes {model.modality}"
@@ -64,7 +64,7 @@ def load_model_and_text(
     return model, corpus if resolved.inputs == "text" else None, resolved
 
 
-def _check_weights(model: Model, spec: Spec) -> None:
+def _check_weights(model: Model, spec: ModelSpec) -> None:
     """Raise InputError unless the attention of a model is available as weights, and not only as a module."""
     from howsmooth.attention import SelfAttention
 
@@ -76,15 +76,14 @@ def _check_weights(model: Model, spec: Spec) -> None:
         )
 
 
-def load_model(spec: Spec) -> Model:
+def load_model(spec: ModelSpec) -> Model:
     """Load the one model of a command."""
     name, stderr = spec.path(spec.models[0].name), make_console(stderr=True)
     require("transformers", purpose="to load a model")
     use_default_threads(max(spec.lengths))
     start = time.perf_counter()
     with show_loading(stderr, name):
-        from howsmooth.studies.plan import load_arguments
-        from howsmooth.studies.worker import cached_model
+        from howsmooth.models.loading import cached_model
 
         model = cached_model(load_arguments(spec, spec.models[0]))
     if current_runtime().verbose:
@@ -95,15 +94,7 @@ def load_model(spec: Spec) -> Model:
     return model
 
 
-def load_model_with_text(spec: Spec) -> tuple[Model, Corpus, Spec]:
-    """Load the model and the text of a command that needs a text; see `load_model_and_text`."""
-    model, corpus, resolved_spec = load_model_and_text(spec, needs_text=True)
-    if corpus is None:
-        raise InputError(f"expected a text, got --inputs {spec.inputs}; leave it out, and use a model that reads text")
-    return model, corpus, resolved_spec
-
-
-def check_models(spec: Spec) -> None:
+def check_models(spec: ModelSpec) -> None:
     """Raise InputError if the files of a model show that it cannot be measured as asked.
 
     Nothing slow is imported: the name, the numbers of layers, the lengths and whether there is a tokenizer.
@@ -119,21 +110,21 @@ def check_models(spec: Spec) -> None:
         if files is None:
             continue
         layers = declared.layers or spec.layers
-        if layers != "all" and files.layers is not None and spec.kind != "model":
+        if layers != "all" and files.layers is not None and spec.map_name != "model":
             select_indices(layers, tuple(range(files.layers)), f"layers of {declared.name}")
         if spec.inputs in ("images", "audio") and spec.inputs not in files.takes:
             raise InputError(
                 f"expected a model that takes {spec.inputs}, got {declared.name}, which takes "
                 f"{' and '.join(sorted(files.takes))}; name another model, or leave --{spec.inputs} out"
             )
-        if spec.inputs in ("text", "ids"):
+        if spec.inputs in ("text", "ids") and not spec.takes_short_texts:
             check_positions(declared.name, files.positions, max(spec.lengths))
         own_tokenizer = declared.tokenizer is None and files.takes == {"text"}
         if own_tokenizer and not files.has_tokenizer and spec.inputs == "text" and spec.chooses_inputs:
             raise missing_tokenizer(declared.name, "its folder has no file of one")
 
 
-def check_texts(spec: Spec) -> tuple[Corpus, ...]:
+def check_texts(spec: ModelSpec) -> tuple[Corpus, ...]:
     """Return the texts of a spec; raise InputError that names the option if one cannot be read."""
     try:
         return read_texts(spec)

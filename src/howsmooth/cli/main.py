@@ -9,16 +9,27 @@ import sys
 import click
 
 from howsmooth import __version__
-from howsmooth.cli.lazy import Entry, LazyGroup
+from howsmooth.cli.lazy import Entry, LazyGroup, question_entries
 from howsmooth.errors import InputError
 from howsmooth.extras import missing_package
 
 _COMMANDS = {
-    "measure": Entry("measure", "Measure the attention layers of a model on a text."),
-    "bound": Entry("bound", "Compare every bound with the measured constant."),
-    "attack": Entry("attack", "Search for worst cases, and certify that none is near."),
-    "meanfield": Entry("meanfield", "The mean-field limit: regimes, splitting, masks, distances."),
-    "flow": Entry("flow", "Tokens along depth: particles, Gaussians, densities, real layers."),
+    **question_entries(""),
+    "attack": Entry(
+        "?attack",
+        "Search for worst cases, and certify that none is near.",
+        "Find inputs on which attention is far less smooth than on text, or certify that none is near.",
+    ),
+    "meanfield": Entry(
+        "?meanfield",
+        "The mean-field limit: regimes, splitting, masks, distances.",
+        "Study attention as a map of probability measures: the constants in the limit of infinite length.",
+    ),
+    "flow": Entry(
+        "?flow",
+        "Tokens along depth: particles, Gaussians, densities, real layers.",
+        "Follow tokens through many layers of attention: as an ODE, as a flow of densities, or in a real model.",
+    ),
     "study": Entry("study", "Run studies that can be interrupted and resumed."),
     "plan": Entry("plan", "Estimate the time and memory of a study or a measurement."),
     "report": Entry("report", "Write records as an HTML page, CSV tables and figures."),

@@ -1,6 +1,6 @@
 """Options of commands: those made from fields of the spec, and those of the files that a command writes.
 
-Each field of `howsmooth.studies.Spec` becomes one option with one name, one help text and one parser: click passes the
+Each field of a spec becomes one option with one name, one help text and one parser: click passes the
 text on, and the spec parses it.
 """
 
@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import click
 
 from howsmooth.cli.completion import MODELS, TEXTS, complete, complete_model
 from howsmooth.errors import InputError
-from howsmooth.studies.spec import EngineSpec, ModelSpec, Spec, spec_of
+from howsmooth.questions import find_question
+from howsmooth.questions.command_line import flag_of, literal_values, option_name
+from howsmooth.questions.measure import MeasureSpec
+from howsmooth.questions.spec import LOADING_FIELDS, EngineSpec, ModelChoice, Spec, spec_of
 
 MODEL_HELP = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub,
     random:NAME for an architecture with random weights, or a .safetensors file of GPT-2's attention layers."""
-LOADING_FIELDS = ("dtype", "device", "revision", "tokenizer", "part", "trust_remote_code", "allow_pickle")
 ENGINE_FIELDS = ("engine", "address", "workers", "threads", "cpus", "gpus")
-SOLVER_FIELDS = ("tol", "confidence", "seed")
-CHUNK_FIELDS = ("texts", "special_tokens", "lengths", "samples")
-_OPTION_NAMES = {"texts": "text", "kind": "engine"}  # fields whose option has another name
 
 OUTPUT_OPTIONS = {  # option: metavar and help
     "json": ("FILE|-", "One JSON object per record; - is stdout"),
@@ -55,15 +54,16 @@ def model_argument(default: str | None = "minilm", *, metavar: str = "MODEL") ->
     return click.argument(name, metavar=f"[{metavar}]", default=default, required=False, shell_complete=complete_model)
 
 
-def spec_options(*fields: str, **defaults: Any) -> Decorator:
-    """Return a decorator that adds options for fields of the spec.
+def spec_options(*fields: str, spec: type[Spec] = MeasureSpec, **defaults: Any) -> Decorator:
+    """Return a decorator that adds options for fields of a spec.
 
     Args:
         fields: Names of the fields, in the order of the help.
+        spec: The spec.
         defaults: Defaults that the help shows instead of those of the spec; the command passes the same values to
             `spec_from_options`.
     """
-    return apply_options(*(spec_option(field, defaults.get(field)) for field in fields))
+    return apply_options(*(spec_option(field, defaults.get(field), spec=spec) for field in fields))
 
 
 def loading_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,63 +76,72 @@ def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return spec_options(*ENGINE_FIELDS)(command)
 
 
-def spec_field(name: str) -> Any:
-    """Return the field behind an option (a pydantic `FieldInfo`), from the spec of a model, an engine or a study."""
+def spec_field(name: str, spec: type[Spec] = MeasureSpec) -> Any:
+    """Return the field behind an option (a pydantic `FieldInfo`), from the choice of a model, an engine or a spec."""
     if name in LOADING_FIELDS:
-        return ModelSpec.model_fields[name]
+        return ModelChoice.model_fields[name]
     if name in ENGINE_FIELDS:
         return EngineSpec.model_fields["kind" if name == "engine" else name]
-    return Spec.model_fields[name]
+    return spec.model_fields[name]
 
 
-def spec_option(name: str, default: Any = None, refused: tuple[str, ...] = ()) -> Decorator:
-    """Return a decorator that adds the option for one field of the spec.
+def spec_option(name: str, default: Any = None, spec: type[Spec] = MeasureSpec) -> Decorator:
+    """Return a decorator that adds the option for one field of a spec.
 
     Args:
         name: Name of the field.
         default: Default that the help shows instead of that of the spec.
-        refused: Values that this command does not take: neither offered nor accepted.
+        spec: The spec.
     """
-    field = spec_field(name)
+    field = spec_field(name, spec)
     help_text = field.description or ""
-    if refused:  # the description is that of all commands
-        help_text = help_text.replace("  [default", f" (Here not {', '.join(refused)}.)  [default")
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    flag = flag_of(name, field)
     if field.annotation is bool:
-        return click.option(_option_name(name), name, is_flag=True, default=None, help=help_text)
+        return click.option(flag, name, is_flag=True, default=None, help=help_text)
+    if bool in get_args(field.annotation):
+        return click.option(f"{flag}/--no-{flag[2:]}", name, default=None, help=help_text)
     shown_default = format_default(field.default if default is None else default)
     if shown_default and "[default" not in help_text:
         help_text += f"  [default: {shown_default}]"
-    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
-    choices = [value for value in _literal_values(field.annotation) if value not in refused]
+    choices = literal_values(field.annotation)
     metavar = extra.get("metavar") or ("|".join(choices) if choices else name.upper())
     words = {"models": MODELS, "texts": TEXTS, "tokenizer": MODELS}.get(name, choices)
     completer = complete(words, paths=name == "tokenizer" or any(word in str(metavar) for word in ("FILE", "DIR")))
-
-    def check(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
-        if value in refused:
-            raise InputError(f"expected {_option_name(name)} as one of {', '.join(choices)}, got {value!r}; take one")
-        return value
-
     return click.option(
-        _option_name(name), name, metavar=str(metavar), help=help_text, shell_complete=completer, callback=check
+        flag, name, metavar=str(metavar), nargs=len(str(metavar).split()), help=help_text, shell_complete=completer
     )
 
 
-def _option_name(field: str) -> str:
-    return "--" + _OPTION_NAMES.get(field, field).replace("_", "-")
+class Parsed(click.ParamType):
+    """A type of an option from a parser of `howsmooth.questions.fields`, for options that are not fields of a spec.
 
+    Example:
+        >>> from howsmooth.questions.fields import whole
+        >>> Parsed(whole(1, 65535)).convert("8080", None, None)
+        8080
+    """
 
-def _literal_values(annotation: Any) -> list[str]:
-    """Return the values of the `Literal` types within an annotation."""
-    if get_origin(annotation) is Literal:
-        return [str(value) for value in get_args(annotation)]
-    return [value for inner in get_args(annotation) for value in _literal_values(inner)]
+    name = "value"
+
+    def __init__(self, parser: Any) -> None:
+        """Take the parser: a validator of pydantic, or a function."""
+        self.parse = getattr(parser, "func", parser)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the value of a text."""
+        try:
+            return self.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def format_default(default: Any) -> str:
     """Return a default as the help shows it; empty for None."""
     if isinstance(default, tuple):
-        return ",".join(getattr(item, "source", None) or getattr(item, "name", None) or str(item) for item in default)
+        return ",".join(
+            getattr(item, "source", None) or getattr(item, "name", None) or format_default(item) for item in default
+        )
     return "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
 
 
@@ -166,43 +175,55 @@ def output_options(*names: str, **contents: str) -> Decorator:
         contents: What the file of an option contains, appended to its help.
     """
 
-    def output_option(name: str) -> Decorator:
+    def one(name: str) -> Decorator:
         metavar, help_text = OUTPUT_OPTIONS[name]
-        help_text += f": {contents[name]}." if name in contents else "."
-        completer = complete(paths=True)
-        return click.option(f"--{name}", f"{name}_path", metavar=metavar, help=help_text, shell_complete=completer)
+        return output_option(f"--{name}", metavar, help_text + (f": {contents[name]}." if contents.get(name) else "."))
 
-    return apply_options(*map(output_option, names), *([style_option] if "plot" in names else []))
+    return apply_options(*map(one, names), *([style_option] if "plot" in names else []))
 
 
-def spec_from_options(options: dict[str, Any], **defaults: Any) -> Spec:
+def output_option(flag: str, metavar: str, help_text: str) -> Decorator:
+    """Return a decorator that adds the option for one output file."""
+    parameter = flag.removeprefix("--").replace("-", "_") + "_path"
+    return click.option(flag, parameter, metavar=metavar, help=help_text, shell_complete=complete(paths=True))
+
+
+theme_option = click.option(
+    "--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True, help="Colours of figures."
+)
+
+
+def spec_from_options(options: dict[str, Any], question: str = "measure", **defaults: Any) -> Any:
     """Return the spec of a command.
 
     Args:
         options: Values by field, None where an option was not given.
+        question: Name of the question.
         defaults: Values of fields whose option was not given.
 
     Raises:
         InputError: If a value is invalid; the message names the option.
     """
-    keys = study_keys(options)
-    spec = spec_of({**defaults, **keys}, name=_option_of_key)
+    keys = study_keys(options, question)
+    spec = spec_of({"name": question, **defaults, **keys}, question=question, name=_namer(question))
     spec.model_fields_set.difference_update(defaults.keys() - keys.keys())  # it contains what the user chose
     return spec
 
 
-def study_keys(options: dict[str, Any]) -> dict[str, Any]:
+def study_keys(options: dict[str, Any], question: str = "measure") -> dict[str, Any]:
     """Return the options that were given as the keys of a study file."""
     given = {name: value for name, value in options.items() if value is not None}
     keys: dict[str, Any] = {}
+    fields = find_question(question).spec.model_fields
     if "model" in given:
-        keys["models"] = [{"name": given["model"], **{name: given[name] for name in LOADING_FIELDS if name in given}}]
+        choice = {"name": given["model"], **{name: given[name] for name in LOADING_FIELDS if name in given}}
+        keys |= {"model": choice} if "model" in fields else {"models": [choice]}
     elif "models" in given:
         keys["models"] = _split_names(given["models"])
     if "texts" in given:  # a command for one model takes one text, whose path may contain commas
         keys["texts"] = [given["texts"]] if "model" in given else _split_names(given["texts"])
-    for name in Spec.model_fields:
-        if name in given and name not in ("models", "texts", "engine"):
+    for name in fields:
+        if name in given and name not in ("model", "models", "texts", "engine"):
             keys[name] = given[name]
     engine = {("kind" if name == "engine" else name): given[name] for name in ENGINE_FIELDS if name in given}
     return keys | ({"engine": engine} if engine else {})
@@ -214,14 +235,24 @@ def _split_names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _option_of_key(key: str) -> str:
-    """Return the option for a dotted key of a study file, such as `models.0.dtype`."""
-    parts = key.split(".")
-    if parts[0] == "models" and len(parts) > 2 and parts[2] in LOADING_FIELDS:
-        parts = parts[2:]
-    if parts[0] == "models":
-        return "MODEL"
-    return _option_name(parts[1] if parts[0] == "engine" and len(parts) > 1 else parts[0])
+def _namer(question: str) -> Callable[[str], str]:
+    """Return a function from a dotted key of a study file, such as `models.0.dtype`, to its option."""
+    spec = find_question(question).spec
+
+    def option_of_key(key: str) -> str:
+        parts = key.split(".")
+        if parts[0] in ("models", "model") and parts[-1] in LOADING_FIELDS:
+            parts = parts[-1:]
+        if parts[0] == "models":
+            return "MODEL"
+        if parts[0] == spec.argument:
+            return parts[0].upper()
+        if parts[0] == "engine" and len(parts) > 1:
+            return option_name(parts[1])
+        field = spec.model_fields.get(parts[0])
+        return option_name(parts[0]) if field is None else flag_of(parts[0], field)
+
+    return option_of_key
 
 
 def overrides(settings: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:

@@ -72,19 +72,6 @@ def translate_write_errors(path: str | Path, option: str) -> Iterator[None]:
         raise write_error(path, option, error) from None
 
 
-def make_folder(name: str, option: str) -> Path:
-    """Create a folder if it does not exist, and return its path."""
-    folder = Path(name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"expected a folder that can be created for {option}, got {name} "
-            f"({(error.strerror or str(error)).lower()}); name another one"
-        ) from None
-    return folder
-
-
 def write_page(path: Path, page: str) -> int:
     """Write a page atomically; return its size in bytes."""
     content = page.encode("utf-8")

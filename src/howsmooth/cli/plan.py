@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.measure import MEASURE_FIELDS
 from howsmooth.cli.options import (
     ENGINE_FIELDS,
     LOADING_FIELDS,
@@ -22,11 +21,12 @@ from howsmooth.cli.options import (
 )
 from howsmooth.cli.runtime import runtime_options, use_default_threads
 from howsmooth.errors import InputError
+from howsmooth.questions.measure import MeasureSpec
 
 
 @click.command(name="plan", short_help="Estimate the time and memory of a study or a measurement.")
 @model_argument(metavar="STUDY.toml|MODEL")
-@spec_options(*MEASURE_FIELDS)
+@spec_options(*MeasureSpec.options)
 @engine_options
 @loading_options
 @set_option
@@ -54,11 +54,14 @@ def command(
     trust: dict[str, Any] = {"trust_remote_code": bool(trust_remote_code), "allow_pickle": bool(allow_pickle)}
     files = click.get_current_context().with_resource(record_files(json_path, None))
     if study_or_model.endswith(".toml"):
-        from howsmooth.studies.spec import read_study
+        from howsmooth.questions.spec import ModelSpec, read_questions
 
-        study = read_study(study_or_model, overrides(settings, options))
-        check_models(study)
-        use_default_threads(max(study.lengths), workers=study.engine.workers)
+        specs = read_questions(study_or_model, overrides(settings, options))
+        for spec in specs:
+            if isinstance(spec, ModelSpec):
+                check_models(spec)
+        longest = max((max(spec.lengths) for spec in specs if isinstance(spec, ModelSpec)), default=None)
+        use_default_threads(longest, workers=specs[0].engine.workers)
 
         stderr = make_console(stderr=True)
         load_torch(stderr)
@@ -66,8 +69,9 @@ def command(
         from howsmooth.report.plan_tables import plan_table
         from howsmooth.studies.plan import prepare
 
-        plan = prepare(study, log=lambda line: print_line(stderr, line, style="dim"), **trust)
-        make_console().print(plan_table(plan))
+        for spec in specs:
+            plan = prepare(spec, log=lambda line: print_line(stderr, line, style="dim"), **trust)
+            make_console().print(plan_table(plan))
         return
     spec = spec_from_options({**options, **trust, "model": study_or_model})
     start = time.perf_counter()

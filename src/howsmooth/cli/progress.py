@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as RichProgress
 
-from howsmooth.cli.lazy import deferred
+from howsmooth.lazy import deferred
 
 if TYPE_CHECKING:
+    from howsmooth.questions.spec import Spec
     from howsmooth.studies.run import Progress
-    from howsmooth.studies.spec import Spec
     from howsmooth.studies.store import Store
 
 EXIT_FAILED_TASKS = 1
@@ -90,11 +92,13 @@ def format_time_left(done: float, left: float, elapsed: float) -> str:
     return f"{duration(elapsed * max(0.0, left) / done)} left" if done > 0 else "…"
 
 
-def run_and_store(study: Spec, path: Path, message: str | None = None, *, connect: bool, **trust: bool) -> int:
+def run_and_store(
+    specs: Sequence[Spec], path: Path, message: str | None = None, *, connect: bool, **trust: bool
+) -> int:
     """Run the tasks of a study that its store lacks, print its tables and return the exit code.
 
     Args:
-        study: The spec of the study.
+        specs: The spec of each of its questions.
         path: The SQLite file of the store.
         message: A line to print first.
         connect: Whether the command line names the Ray cluster.
@@ -104,34 +108,40 @@ def run_and_store(study: Spec, path: Path, message: str | None = None, *, connec
     from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.run import make_console, print_line, print_warning
     from howsmooth.cli.runtime import use_default_threads
-    from howsmooth.studies.spec import refuse_connection
+    from howsmooth.questions.spec import ModelSpec, refuse_connection
 
-    refuse_connection(study, connect)
-    check_models(study)
-    if not any(text.source.startswith(("-", "hf:")) for text in study.texts):  # those can be read once, or slowly
-        check_texts(study)
-    use_default_threads(max(study.lengths), workers=study.engine.workers)
+    refuse_connection(specs[0], connect)
+    about_models = [spec for spec in specs if isinstance(spec, ModelSpec)]
+    for spec in about_models:
+        check_models(spec)
+        if not any(text.source.startswith(("-", "hf:")) for text in spec.texts):  # those can be read once, or slowly
+            check_texts(spec)
+    longest = max((max(spec.lengths) for spec in about_models), default=None)
+    use_default_threads(longest, workers=specs[0].engine.workers)
 
-    from howsmooth.studies.store import Store
+    from howsmooth.studies.store import Store, description_of
 
     stderr, interrupted = make_console(stderr=True), False
     with Store.write(path) as store:  # first of all, so that a second run of the study fails at once
         for line in filter(None, (message, store.recovered)):
             print_warning(stderr, line)
         if store.study is None:  # before anything slow, so that a run that ends early can be resumed from its store
-            store.plan(study.model_dump(mode="json"), ())
+            store.plan(description_of([spec.declared() for spec in specs]), ())
         load_torch(stderr)
 
         from howsmooth.report.plan_tables import plan_table
         from howsmooth.studies.plan import prepare
         from howsmooth.studies.run import run_study
 
-        plan = prepare(study, log=lambda line: print_line(stderr, line, style="dim"), **trust)
-        store.plan(plan.spec.model_dump(mode="json"), plan.tasks())
-        stderr.print(plan_table(plan, store.counts()["done"]))
+        plans = [prepare(spec, log=lambda line: print_line(stderr, line, style="dim"), **trust) for spec in specs]
+        store.plan(
+            description_of([plan.description for plan in plans]), chain.from_iterable(plan.tasks() for plan in plans)
+        )
+        for plan in plans:
+            stderr.print(plan_table(plan, store.counts()["done"] if len(plans) == 1 else 0))
         with StudyProgressBar(stderr) as bar:
             try:
-                run_study(plan, store, progress=bar.show)
+                run_study(plans, store, progress=bar.show)
             except KeyboardInterrupt:
                 interrupted = True
         counts = store.counts()
@@ -147,13 +157,28 @@ def run_and_store(study: Spec, path: Path, message: str | None = None, *, connec
 
 def print_tables(store: Store, console: Console) -> None:
     """Print the tables of a store's records, and the number of intervals that are wider than the tolerance."""
-    from howsmooth.records import record_error
+    from howsmooth.questions import find_question, question_of, record_error
     from howsmooth.report.measurement_tables import Summary, study_tables
 
-    # Invalid records, which another program may have written, are left out; `howsmooth report` lists them.
-    summary = Summary(record for record in store.records() if record_error(record) is None)
-    for table in study_tables(summary):
+    others: dict[str, list[dict[str, Any]]] = {}
+
+    def measurements() -> Iterator[dict[str, Any]]:
+        """Yield measurements, which a summary reads once; keep the records of other questions."""
+        for record in store.records():
+            # Invalid records, which another program may have written, are left out; `howsmooth report` lists them.
+            if record_error(record) is not None:
+                continue
+            if record["kind"] == "measurement":
+                yield record
+            else:
+                others.setdefault(question_of(record), []).append(record)
+
+    summary = Summary(measurements())
+    for table in study_tables(summary) if summary.values else ():
         console.print(table)
+    for name, records in others.items():
+        for part in find_question(name).tables(records):
+            console.print(part)
     for name, count in summary.unfinished.items():
         console.print(f"{count} intervals are wider than the tolerance ({name})", style="yellow")
 

@@ -35,14 +35,9 @@ def command(
     Takes one or more stores of studies and files written by --json; - is stdin.
     """
     from howsmooth.cli.loading import show_loading
-    from howsmooth.cli.outputs import (
-        check_distinct_files,
-        check_writable,
-        make_folder,
-        translate_write_errors,
-        write_page,
-    )
+    from howsmooth.cli.outputs import check_distinct_files, check_writable, translate_write_errors, write_page
     from howsmooth.cli.run import make_console, print_line
+    from howsmooth.questions.artefacts import make_folder
     from howsmooth.report.output_paths import check_plot_path
     from howsmooth.studies.formats import read_records
 

@@ -13,7 +13,7 @@ from howsmooth.cli.runtime import runtime_options, use_default_threads
 from howsmooth.errors import InputError
 
 STORE_NAME = "reproduce.sqlite"
-FIGURE_DEFAULTS = dict.fromkeys(("models", "layers", "lengths", "samples", "tol"), "the figure's")
+FIGURE_DEFAULTS: dict[str, Any] = dict.fromkeys(("models", "layers", "lengths", "samples", "tol"), "the figure's")
 
 
 @click.command(name="reproduce", short_help="Reproduce the figures of the paper.")
@@ -37,8 +37,8 @@ def command(
     """
     from howsmooth.cli.loading import load_torch
     from howsmooth.cli.main import EXIT_INTERRUPTED
-    from howsmooth.cli.outputs import make_folder
     from howsmooth.cli.run import make_console, print_line, print_warning
+    from howsmooth.questions.artefacts import make_folder
     from howsmooth.report.output_paths import check_plot_path
     from howsmooth.studies.figures import Options, figure_names, read_figure
     from howsmooth.studies.store import Store

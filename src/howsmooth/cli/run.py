@@ -32,8 +32,8 @@ from howsmooth.report.rows import ACCEPTED_STATUSES, counted, model_name
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
+    from howsmooth.questions.spec import ModelSpec
     from howsmooth.studies.plan import Plan
-    from howsmooth.studies.spec import Spec
 
 WIDTH_WITHOUT_TERMINAL = 120  # columns of output to a file or a pipe
 
@@ -125,7 +125,7 @@ class CommandRun:
 
         Args:
             computation: What to compute.
-            describe: Turns the arguments of the progress callback into a text; by default they are n, layer and head.
+            describe: Turns the coordinates of a place into a text; by default layer, head and n.
         """
         records_on_screen = any(file.path == "-" for file in self.files) and sys.stdout.isatty()
         display = RecordDisplay(
@@ -152,7 +152,7 @@ class CommandRun:
     def _write(self, record: Record) -> None:
         first = self.records[0] if self.records else record
         for file in self.files:
-            if file.format == "csv" and record.get("record") != first.get("record"):
+            if file.format == "csv" and record.get("kind") != first.get("kind"):
                 continue  # the columns are those of the first kind of record
             with self.defer_write_errors(file.path, file.option):
                 file.write(record)
@@ -187,7 +187,7 @@ class CommandRun:
         return EXIT_INTERRUPTED
 
 
-def print_overview(spec: Spec, model: Model, stderr: Console, plan: Plan | None = None) -> None:
+def print_overview(spec: ModelSpec, model: Model, stderr: Console, plan: Plan | None = None) -> None:
     """Print what a command is going to compute, and how much memory that takes.
 
     Args:
@@ -198,7 +198,7 @@ def print_overview(spec: Spec, model: Model, stderr: Console, plan: Plan | None 
     """
     from howsmooth.report.plan_tables import show_bytes
 
-    maps = "the whole model" if spec.kind == "model" else counted(len(spec.layers), "layer")
+    maps = "the whole model" if spec.map_name == "model" else counted(len(spec.layers), "layer")
     if spec.heads is not None:
         maps += " × " + counted(len(spec.heads), "head")
     lengths = ", ".join(str(n) for n in spec.lengths)
@@ -256,7 +256,7 @@ def run_command(
         plot: Returns the figure of --plot.
         page: Returns the HTML of --report.
         inputs: Paths of input files by option; no output may be one of them.
-        describe: Turns the arguments of the progress callback into a text; by default they are n, layer and head.
+        describe: Turns the coordinates of a place into a text; by default layer, head and n.
         read_existing: Reads the records of an existing --json file, which makes the command resumable.
         writers: Functions of path and records that write the outputs of further options.
         caveats: Returns lines of warning about the records; by default, about tolerances that were not reached.
@@ -348,11 +348,7 @@ def _tolerance_caveats(records: Sequence[Record], record_noun: str) -> Iterator[
     if not unconverged:
         return
     statuses = ", ".join(sorted({record["status"] for record in unconverged}))
-    if record_noun == "attack":
-        problem = f"have no reliable change of the output ({statuses}): try --dtype float64 or another --budget"
-    else:
-        problem = (
-            f"did not reach the tolerance ({statuses}); their intervals are valid but wider: "
-            "try --dtype float64 or a larger --tol"
-        )
-    yield f"warning: {len(unconverged)} of {len(records)} {record_noun}s {problem}"
+    yield (
+        f"warning: {len(unconverged)} of {len(records)} {record_noun}s did not reach the tolerance ({statuses}); their "
+        "intervals are valid but wider: try --dtype float64 or a larger --tol"
+    )

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from howsmooth.cli.measure import MEASURE_FIELDS
 from howsmooth.cli.options import apply_options, engine_options, names_cluster, overrides, set_option, spec_options
 from howsmooth.cli.runtime import runtime_options
 from howsmooth.errors import InputError
+from howsmooth.questions.measure import MeasureSpec
 
 _store_option = click.option(
     "--store", metavar="FILE", help="The SQLite file.  [default: STUDY.sqlite beside the study]"
@@ -28,7 +28,7 @@ _trust_options = apply_options(
         help="Load weights that are not safetensors. The study has to contain allow_pickle = true as well.",
     ),
 )
-_override_options = apply_options(spec_options("models", *MEASURE_FIELDS, "simultaneous"), engine_options, set_option)
+_override_options = apply_options(spec_options("models", *MeasureSpec.options), engine_options, set_option)
 
 
 @click.group(name="study", short_help="Run studies that can be interrupted and resumed.")
@@ -50,11 +50,11 @@ def run(
 ) -> int:
     """Run a study; tasks whose records are in its store are not repeated. Options override the file."""
     from howsmooth.cli.progress import run_and_store
-    from howsmooth.studies.spec import read_study
+    from howsmooth.questions.spec import read_questions
 
     chosen = overrides(settings, options)
     return run_and_store(
-        read_study(file, chosen),
+        read_questions(file, chosen),
         Path(store) if store else Path(file).with_suffix(".sqlite"),
         connect=names_cluster(chosen),
         trust_remote_code=trust_remote_code,
@@ -73,7 +73,7 @@ def resume(
 ) -> int:
     """Resume a study from its store, which contains its spec. Options change where it runs."""
     from howsmooth.cli.progress import run_and_store
-    from howsmooth.studies.spec import merged, read_study, spec_of
+    from howsmooth.questions.spec import merged, read_questions, specs_of
     from howsmooth.studies.store import Store
 
     path, chosen = _store_path(store_or_study), overrides(settings, options)
@@ -86,16 +86,16 @@ def resume(
             f"expected a store to resume from, got {path}, which does not exist; start with `howsmooth study run`"
         )
     if stored is not None:
-        study = spec_of(merged(stored, chosen), str(path))
+        specs = specs_of(merged(stored, chosen), str(path))
     elif file.is_file():  # the run ended before it could store its study
-        study = read_study(file, chosen)
+        specs = read_questions(file, chosen)
     else:
         raise InputError(
             f"expected a store that contains its study, got {path} without one; "
             "use `howsmooth study run STUDY.toml`, which does not repeat stored tasks"
         )
     return run_and_store(
-        study,
+        specs,
         path,
         message,
         connect=names_cluster(chosen),
@@ -106,8 +106,11 @@ def resume(
 
 @command.command(name="status")
 @click.argument("store_or_study", metavar="STORE|STUDY.toml")
-def status(store_or_study: str) -> None:
-    """Show how many tasks of a study are done, which failed, and the tables so far."""
+@click.option(
+    "--with-tables", "tables", is_flag=True, help="Also show the tables so far; this takes as long as a report."
+)
+def status(store_or_study: str, tables: bool) -> None:
+    """Show how many tasks of a study are done, which failed, and which records were changed since."""
     from howsmooth.cli.progress import failure_lines, print_tables, progress_line
     from howsmooth.cli.run import make_console, print_line
     from howsmooth.studies.store import Store
@@ -117,7 +120,10 @@ def status(store_or_study: str) -> None:
         print_line(stdout, f"{store.path}: {progress_line(counts)}")
         for line in failure_lines(store.failures()):
             print_line(stdout, line)
-        print_tables(store, stdout)
+        if tables:
+            print_tables(store, stdout)
+        else:
+            store.check()
         for line in store.changed:
             print_line(stdout, line, style="yellow")
 
@@ -130,7 +136,7 @@ def ls(folder: str) -> None:
 
     from howsmooth.cli.progress import progress_line
     from howsmooth.cli.run import make_console
-    from howsmooth.studies.spec import read_study
+    from howsmooth.questions.spec import read_questions
     from howsmooth.studies.store import Store
 
     root = Path(folder)
@@ -143,7 +149,7 @@ def ls(folder: str) -> None:
         description = state = ""
         if file.is_file():
             try:
-                description = read_study(file).description
+                description = read_questions(file)[0].description
             except InputError as error:
                 if not store.is_file() and not any(words in str(error) for words in ("unknown key", "name in UTF-8")):
                     continue  # a TOML file that is not a study
@@ -171,17 +177,18 @@ def validate(
 ) -> None:
     """Check a study file without running it."""
     from howsmooth.cli.run import make_console, print_line
-    from howsmooth.studies.spec import read_study, untrusted
+    from howsmooth.questions.spec import ModelSpec, read_questions, untrusted
 
     chosen = overrides(settings, options)
-    study = read_study(file, chosen)
-    if study.engine.address is not None and not names_cluster(chosen):
+    specs = read_questions(file, chosen)
+    engine = specs[0].engine
+    if engine.address is not None and not names_cluster(chosen):
         print_line(
             make_console(),
-            f"{file}: requests to connect to the Ray cluster at {study.engine.address[:60]}; this needs --address on "
+            f"{file}: requests to connect to the Ray cluster at {engine.address[:60]}; this needs --address on "
             "the command line as well",
         )
-    for option, names in untrusted(study).items():
+    for option, names in (item for spec in specs for item in untrusted(spec).items()):
         print_line(
             make_console(),
             f"{file}: requests to run code that comes with {', '.join(names)} ({option} = true); this needs "
@@ -190,19 +197,24 @@ def validate(
     if full:
         from howsmooth.cli.loading import check_models, load_torch
 
-        check_models(study)
+        for spec in specs:
+            if isinstance(spec, ModelSpec):
+                check_models(spec)
         stderr = make_console(stderr=True)
         load_torch(stderr)
 
         from howsmooth.studies.plan import prepare
 
-        plan = prepare(
-            study,
-            log=lambda line: print_line(stderr, line, style="dim"),
-            trust_remote_code=trust_remote_code,
-            allow_pickle=allow_pickle,
-        )
-        print_line(make_console(), f"{file}: fine, {plan.count} tasks")
+        plans = [
+            prepare(
+                spec,
+                log=lambda line: print_line(stderr, line, style="dim"),
+                trust_remote_code=trust_remote_code,
+                allow_pickle=allow_pickle,
+            )
+            for spec in specs
+        ]
+        print_line(make_console(), f"{file}: fine, {sum(plan.count for plan in plans)} tasks")
     else:
         print_line(make_console(), f"{file}: fine")
 

@@ -6,7 +6,7 @@ import difflib
 import tomllib
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import pydantic
 from pydantic import BeforeValidator, model_validator
@@ -53,6 +53,9 @@ def _expectation(value: Any) -> Any:
     return value
 
 
+AttentionKind = Literal["softmax", "l2", "sinkhorn", "linear", "sigmoid"]  # the only list of them
+ATTENTION_KINDS: tuple[AttentionKind, ...] = get_args(AttentionKind)
+NOT_GAUSSIAN = ("sigmoid",)  # a Gaussian does not stay one under these kinds
 Matrix = Annotated[Any, BeforeValidator(_matrix)]  # a multiple of the identity, a diagonal, or rows
 
 
@@ -76,7 +79,7 @@ class Attention(_Section):
         heads: Softmax heads, whose outputs are added; A and V are then given there.
     """
 
-    kind: Literal["softmax", "l2", "sinkhorn", "linear", "sigmoid"] = "softmax"
+    kind: AttentionKind = "softmax"
     A: Matrix = 1.0
     V: Matrix = 1.0
     bias: float = 0.0

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from howsmooth.errors import InputError
 from howsmooth.spectral import LinearOperator, MatrixOperator, SingularTriplets, restrict, singular_values
 from howsmooth.spectral.result import CONVERGED
 from howsmooth.spectral.rounding import moved
+from howsmooth.spectral.solver import Solver, SolverOptions
 
 TokenMap = Callable[[Tensor], Tensor]
 MAX_DENSE_COORDINATES = 256  # n·d up to which the derivative of a chain is a product of dense matrices
@@ -258,9 +259,9 @@ def perturbation_growth(
     steps: int = 64,
     scheme: str = "residual",
     depths: int = 8,
-    tol: float = 1e-3,
-    seed: int = 0,
     progress: Callable[[float], None] | None = None,
+    solver: Solver = Solver(),
+    **options: Unpack[SolverOptions],
 ) -> list[PerturbationGrowth]:
     """Compute σ₁ of the derivative of a flow at `depths` depths up to `until`.
 
@@ -273,9 +274,9 @@ def perturbation_growth(
         steps: Number of steps; with a list of layers a multiple of their number.
         scheme: "residual" or "rk4".
         depths: Number of depths at which σ₁ is computed, evenly spaced.
-        tol: Relative width of each interval.
-        seed: Seed of the solver.
         progress: Called with the depth after each of them.
+        solver: The options of each solve.
+        **options: Fields of the solver to replace.
 
     Returns:
         The growth at each depth, in order.
@@ -293,7 +294,7 @@ def perturbation_growth(
     if isinstance(depths, bool) or not isinstance(depths, int) or not 1 <= depths <= steps:
         raise InputError(f"expected from 1 to {steps} depths, as many as there are steps, got {depths!r}")
     at = sorted({round(steps * (k + 1) / depths) for k in range(depths)})
-    return growth_through(chain, x, at, tol=tol, seed=seed, progress=progress)
+    return growth_through(chain, x, at, progress=progress, solver=solver, **options)
 
 
 def growth_through(
@@ -301,9 +302,9 @@ def growth_through(
     x: Tensor,
     at: Sequence[int] | None = None,
     *,
-    tol: float = 1e-3,
-    seed: int = 0,
     progress: Callable[[float], None] | None = None,
+    solver: Solver = Solver(),
+    **options: Unpack[SolverOptions],
 ) -> list[PerturbationGrowth]:
     """Compute σ₁ of the derivative of a chain of maps, such as the layers of a model.
 
@@ -311,9 +312,9 @@ def growth_through(
         maps: Maps of tokens in the order of application.
         x: The tokens that enter the first, (n, d).
         at: After how many maps σ₁ is computed; None for after each.
-        tol: Relative width of each interval.
-        seed: Seed of the solver.
         progress: Called with the depth after each solve.
+        solver: The options of each solve.
+        **options: Fields of the solver to replace.
 
     Returns:
         The growth at each depth in `at`, in order.
@@ -327,7 +328,7 @@ def growth_through(
         [2.0, 4.0]
     """
     found = []
-    for _, grown in growth_by_map(maps, x, at, tol=tol, seed=seed):
+    for _, grown in growth_by_map(maps, x, at, solver=solver, **options):
         if grown is not None:
             found.append(grown)
             if progress is not None:
@@ -341,9 +342,8 @@ def growth_by_map(
     at: Sequence[int] | None = None,
     *,
     moved: Sequence[int] | None = None,
-    tol: float = 1e-3,
-    confidence: float = 0.999,
-    seed: int = 0,
+    solver: Solver = Solver(),
+    **options: Unpack[SolverOptions],
 ) -> Iterator[tuple[SingularTriplets, PerturbationGrowth | None]]:
     """Yield σ₁ of each map at the tokens that enter it, and the growth through the chain so far.
 
@@ -353,9 +353,8 @@ def growth_by_map(
         at: After how many maps the growth is computed; None for after each. Elsewhere None is yielded for it.
         moved: Indices of the tokens that a perturbation may change at the start; None for all. The maps' own
             constants, and with them the product, are always those of all tokens.
-        tol: Relative width of each interval.
-        confidence: Probability that an interval contains σ₁.
-        seed: Seed of the solver.
+        solver: The options of each solve.
+        **options: Fields of the solver to replace.
 
     Yields:
         For each map its own singular triplet, and the growth or None.
@@ -368,6 +367,7 @@ def growth_by_map(
         >>> [g and round(g.value, 6) for _, g in growth_by_map([double, double], torch.ones(2, 1).double(), at=[2])]
         [None, 4.0]
     """
+    solver = replace(solver, **options)
     whole = FlowDerivative(maps, x)
     wanted = set(range(1, len(maps) + 1) if at is None else at)
     if not wanted <= set(range(1, len(maps) + 1)):
@@ -378,7 +378,7 @@ def growth_by_map(
     log_product = 0.0
     statuses: list[Any] = []  # strings: each operator is a single one
     for k, step in enumerate(maps):
-        own = _top_triplet(whole.single(k) if dense is None else dense.single(k), tol, seed, confidence)
+        own = _top_triplet(whole.single(k) if dense is None else dense.single(k), solver)
         most = float(own.upper[0]) if dense is None else dense.norm(k)
         log_product += math.log(most) if most > 0 else -math.inf
         statuses.append(own.status)
@@ -386,7 +386,7 @@ def growth_by_map(
             yield own, None
             continue
         chain = whole.first(k + 1) if dense is None else dense.first(k + 1)
-        top = own if k == 0 and columns is None else _top_triplet(restrict(chain, cols=columns), tol, seed, confidence)
+        top = own if k == 0 and columns is None else _top_triplet(restrict(chain, cols=columns), solver)
         depth = step.t + step.h if isinstance(step, Step) else float(k + 1)
         direction = torch.zeros(x.numel(), dtype=top.v.dtype, device=top.v.device)
         direction[... if columns is None else columns.to(top.v.device)] = top.v[0]
@@ -401,7 +401,7 @@ def growth_by_map(
                 confidence=top.confidence,
                 status=_first_unconverged(top.status, *statuses),
                 log_product=log_product,
-                local=_step_constant(step, depth, whole.states[k + 1], tol, seed) if isinstance(step, Step) else None,
+                local=_step_constant(step, depth, whole.states[k + 1], solver) if isinstance(step, Step) else None,
                 direction=direction.view(x.shape),
                 response=top.u[0].view(whole.states[k + 1].shape),
                 seed=top.seed,
@@ -411,16 +411,16 @@ def growth_by_map(
 
 
 def local_constant(
-    layer: Layer, x: Tensor, *, tol: float = 1e-3, seed: int = 0, sphere: bool = False
+    layer: Layer, x: Tensor, *, sphere: bool = False, solver: Solver = Solver(), **options: Unpack[SolverOptions]
 ) -> SingularTriplets:
     """Compute σ₁ of D_XΓ at tokens x, the local Lipschitz constant of any kind of attention.
 
     Args:
         layer: A field, an attention layer, or any map of tokens.
         x: The tokens, (n, d).
-        tol: Relative width of the interval.
-        seed: Seed of the solver.
         sphere: Project the velocity onto the tangent spaces of the tokens' spheres.
+        solver: The options of the solve.
+        **options: Fields of the solver to replace.
 
     Returns:
         The singular triplet with its interval and status.
@@ -432,11 +432,11 @@ def local_constant(
     """
     layer_map: Any = getattr(layer, "on_tokens", layer)
     f: TokenMap = (lambda x: tangent(x, layer_map(x))) if sphere else layer_map
-    return _top_triplet(FlowDerivative([f], x), tol, seed)
+    return _top_triplet(FlowDerivative([f], x), replace(solver, **options))
 
 
-def _step_constant(step: Step, depth: float, x: Tensor, tol: float, seed: int) -> float:
-    return float(_top_triplet(FlowDerivative([lambda x: step.piece(depth, x)], x), tol, seed).value[0])
+def _step_constant(step: Step, depth: float, x: Tensor, solver: Solver) -> float:
+    return float(_top_triplet(FlowDerivative([lambda x: step.piece(depth, x)], x), solver).value[0])
 
 
 class _DenseChain:
@@ -465,5 +465,5 @@ def _first_unconverged(*statuses: Any) -> str:
     return next((status for status in statuses if status != CONVERGED), CONVERGED)
 
 
-def _top_triplet(operator: LinearOperator, tol: float, seed: int, confidence: float = 0.999) -> SingularTriplets:
-    return singular_values(operator, tol=tol, seed=seed, confidence=confidence, strict=False)
+def _top_triplet(operator: LinearOperator, solver: Solver) -> SingularTriplets:
+    return singular_values(operator, solver=solver, strict=False)

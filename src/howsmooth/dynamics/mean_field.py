@@ -13,8 +13,9 @@ Three distances, each exact:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -153,12 +154,13 @@ def convergence_runs(
     repeats: int = 4,
     seed: int = 0,
     rtol: float = 1e-6,
+    only: Container[int] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the records of `mean_field_convergence`, one for each run."""
+    """Yield the records of `mean_field_convergence`, one for each run, or for the runs with a number in `only`."""
     _check(field, start, counts, repeats)
     compare = _gaussian(field, start, until) if isinstance(start, GaussianState) else _density(field, start, until)
     generator = torch.Generator().manual_seed(seed)
-    return _runs(field, compare, until, counts, repeats, generator, rtol)
+    return _runs(field, compare, until, counts, repeats, generator, rtol, only)
 
 
 def summarise(
@@ -208,25 +210,27 @@ def _runs(
     repeats: int,
     generator: torch.Generator,
     rtol: float,
+    only: Container[int] | None,
 ) -> Iterator[dict[str, Any]]:
-    for n in counts:
-        for repeat in range(repeats):
-            x, times = compare.draw(n, generator)
-            velocity = [lambda y, t=times: field(y, y, times=t, source_times=t)]
-            flow = integrate(velocity, x, until, rtol=rtol, atol=1e-3 * rtol, frames=2)
-            if flow.status != "finished":
-                raise InputError(
-                    f"expected particles that reach t = {until:g}, got a flow that {flow.ending}; {flow.remedy}"
-                )
-            before, after = compare.distances(x, flow.last)
-            yield {
-                "n": n,
-                "repeat": repeat,
-                "at_start": before,
-                "distance": after,
-                "steps": flow.steps,
-                "seconds": flow.seconds,
-            }
+    for number, (n, repeat) in enumerate(product(counts, range(repeats))):
+        x, times = compare.draw(n, generator)  # also where no run is wanted: the draws share a generator
+        if only is not None and number not in only:
+            continue
+        velocity = [lambda y, t=times: field(y, y, times=t, source_times=t)]
+        flow = integrate(velocity, x, until, rtol=rtol, atol=1e-3 * rtol, frames=2)
+        if flow.status != "finished":
+            raise InputError(
+                f"expected particles that reach t = {until:g}, got a flow that {flow.ending}; {flow.remedy}"
+            )
+        before, after = compare.distances(x, flow.last)
+        yield {
+            "n": n,
+            "repeat": repeat,
+            "at_start": before,
+            "distance": after,
+            "steps": flow.steps,
+            "seconds": flow.seconds,
+        }
 
 
 def _gaussian(field: Field, start: GaussianState, until: float) -> _Comparison:

@@ -8,18 +8,20 @@ from typing import Any
 from howsmooth.dynamics.declaration import Example, check_matrix, parse_example, read_example
 from howsmooth.errors import InputError
 
-OVERRIDES = {  # keys of each section of an example that a command may change
+# Keys of each section of an example that a question may change, and the names of its options where they differ.
+OVERRIDES = {
     "tokens": ("count", "dim", "size", "seed"),
     "attention": ("kind", "causal"),
     "flow": ("coordinates", "sphere", "until", "solver", "steps", "rtol", "noise", "frames"),
     "watch": ("tol", "lipschitz"),
 }
+_OPTIONS = {"count": "particles", "kind": "attention", "tol": "together"}
 
 
 def override_example(declared: Example, changes: dict[str, Any]) -> Example:
-    """Return the example with other values, each in its section; values of None are ignored."""
+    """Return the example with other values by option, each in its section; values of None are ignored."""
     for section, names in OVERRIDES.items():
-        declared = declared.replace(section, **{name: changes.get(name) for name in names})
+        declared = declared.replace(section, **{name: changes.get(_OPTIONS.get(name, name)) for name in names})
     return declared
 
 

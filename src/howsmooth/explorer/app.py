@@ -9,9 +9,9 @@ from typing import Any
 
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.choice import Choice
+from howsmooth.explorer.choice import Work, prepare
+from howsmooth.explorer.forms import Form
 from howsmooth.explorer.html import message
-from howsmooth.explorer.links import TEXT, Parser, View, checked, link
 from howsmooth.spectral import before_each_product
 
 QUEUE = "compute"  # one queue for all computations; one runs at a time
@@ -84,19 +84,17 @@ class Session:
     """The results of one visitor.
 
     Attributes:
-        choice: The settings of the last measurement; None before the first.
+        values: The values of the form at the last measurement; None before the first.
         records: Measurements of layers, as `measure` yields them.
         heads: Measurements of the heads of each layer.
-        bounds: Bounds, as `bound` yields them.
         gains: The gain of each token, of the layers for which it is computed, as `move_each_token` returns it.
         one_pass: Whether one pass computes the gains of all tokens; if not, they are not computed.
         layer: The selected layer; None before the first measurement.
     """
 
-    choice: Choice | None = None
+    values: dict[str, str] | None = None
     records: list[dict[str, Any]] = field(default_factory=list)
     heads: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    bounds: list[dict[str, Any]] = field(default_factory=list)
     gains: dict[int, dict[str, Any]] = field(default_factory=dict)
     one_pass: bool = True
     layer: int | None = None
@@ -117,8 +115,8 @@ class Session:
 
     @property
     def all_records(self) -> list[dict[str, Any]]:
-        """The measurements of layers and heads and the bounds."""
-        return [*self.records, *(record for of_layer in self.heads.values() for record in of_layer), *self.bounds]
+        """The measurements of layers and heads."""
+        return [*self.records, *(record for of_layer in self.heads.values() for record in of_layer)]
 
 
 @dataclass
@@ -131,8 +129,9 @@ class App:
         model: Gradio component for the name of the model.
         text: Gradio component for the text.
         default_text: The text that the form contains at first.
-        views: The forms that a link can fill in.
-        components: The gradio components of the parameters of each view.
+        forms: The forms that a link can fill in, by question.
+        tabs: The tab of each form.
+        components: The gradio components of the parameters of each form.
         session: Gradio state with the `Session` of the visitor.
         download: Gradio component with the link that saves the report.
     """
@@ -142,7 +141,8 @@ class App:
     model: Any = None
     text: Any = None
     default_text: str = ""
-    views: list[View] = field(default_factory=list)
+    forms: dict[str, Form] = field(default_factory=dict)
+    tabs: dict[str, str] = field(default_factory=dict)
     components: dict[str, dict[str, Any]] = field(default_factory=dict)
     session: Any = None
     download: Any = None
@@ -169,16 +169,16 @@ class App:
             yield {status: message(f"This failed ({type(error).__name__}); see the log of the server.", "warn")}
             raise
 
-    def register(self, name: str, tab: str, fields: Mapping[str, tuple[Any, Parser]]) -> None:
-        """Add a form that a link can fill in: its parameters, each with its component and parser."""
-        self.views.append(View(name, tab, {field: parser for field, (_, parser) in fields.items()}))
-        self.components[name] = {field: component for field, (component, _) in fields.items()}
+    def register(self, form: Form, tab: str, components: Mapping[str, Any]) -> list[Any]:
+        """Add a form that a link can fill in, and return the components of its parameters."""
+        on_page = {"model": self.model, "text": self.text} if form.asks_models else {}
+        self.forms[form.question], self.tabs[form.question] = form, tab
+        self.components[form.question] = {**on_page, **components}
+        return list(self.components[form.question].values())
 
-    @property
-    def model_and_text(self) -> dict[str, tuple[Any, Parser]]:
-        """The parameters of every view that measures a model on a text."""
-        return {"model": (self.model, checked(self.catalog.location)), "text": (self.text, TEXT)}
-
-    def link(self, view: str, values: Mapping[str, Any]) -> str | None:
-        """Return the link to a view with those of the values that it has; None if the text is too long."""
-        return link(view, {name: values.get(name) for name in self.components[view]}, self.default_text)
+    def work(self, form: Form, values: Mapping[str, str]) -> Work:
+        """Return what values of a form about models ask for, loaded and checked."""
+        name = values.get("model", "").strip()
+        self.catalog.location(name)
+        spec = form.spec({**values, "model": name})
+        return prepare(spec, values.get("text", ""), self.catalog, form.lengths)

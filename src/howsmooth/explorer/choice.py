@@ -1,149 +1,97 @@
-"""The settings of a visitor, converted to those of the command line."""
+"""What a visitor asks of a model, within the limits of the server."""
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from howsmooth.errors import InputError
 from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.models import Model
-from howsmooth.studies.inputs import resolve
+from howsmooth.questions.command_line import command_line
+from howsmooth.questions.inputs import resolve
+from howsmooth.questions.spec import ModelSpec
 from howsmooth.studies.plan import prepare_model
-from howsmooth.studies.spec import Spec, spec_of
 from howsmooth.texts.corpora import Corpus
 
-MAPS = ("attention", "normed", "block", "layer")
-TOKENS = ("all", "no-special", "no-first")
 SHORTEST_LENGTH = 8
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The values of the form: model, text, layers, map, length in tokens, and which tokens are perturbed."""
+class Work:
+    """A spec that was checked and can be computed.
 
-    model: str
-    text: str
-    layers: str = "all"
-    map: str = "attention"
-    length: int = 64
-    tokens: str = "all"
+    Attributes:
+        asked: What the visitor asked, with the lengths that are measured.
+        model: The loaded model.
+        text: The text.
+        settings: The same with the memory limit, for `howsmooth.studies`.
+        note: Which part of the text is measured.
+    """
+
+    asked: Any
+    model: Model
+    text: Corpus
+    settings: Any
+    note: str
 
     @property
     def command(self) -> str:
         """The command that computes the same, with the text in a file."""
-        words = [
-            "howsmooth",
-            "measure",
-            self.model,
-            "--text",
-            "text.txt",
-            "--layers",
-            self.layers.replace(" ", ""),
-            "--lengths",
-            str(self.length),
-            "--samples",
-            "1",
-        ]
-        words += [] if self.map == "attention" else ["--map", self.map]
-        words += [] if self.tokens == "all" else ["--tokens", self.tokens]
-        return shlex.join(words)
-
-
-@dataclass(frozen=True)
-class Work:
-    """A checked choice that can be computed.
-
-    Attributes:
-        choice: The choice, with the length in tokens that is measured.
-        model: The loaded model.
-        text: The text.
-        settings: The settings for `howsmooth.studies`.
-        note: Which part of the text is measured.
-    """
-
-    choice: Choice
-    model: Model
-    text: Corpus
-    settings: Spec
-    note: str
+        return command_line(self.asked.replace(texts="text.txt"))
 
     def layer(self, layer: int, *, each_head: bool = False) -> Work:
         """Return the same work for one layer, or for each of its heads alone."""
         heads = tuple(range(self.model.heads)) if each_head else None
-        return replace(
-            self,
-            settings=self.settings.model_copy(
-                update={"layers": (layer,), "heads": heads, "map": "head" if each_head else self.settings.map}
-            ),
-        )
-
-    def lengths(self) -> Work:
-        """Return the same work at lengths that double up to the chosen one."""
-        return replace(
-            self, settings=self.settings.model_copy(update={"lengths": doubling_lengths(self.settings.lengths[0])})
-        )
+        changes = {"layers": (layer,), "heads": heads, "map": "head" if each_head else self.settings.map}
+        return replace(self, settings=self.settings.model_copy(update=changes))
 
 
-def prepare(choice: Choice, catalog: ModelCatalog) -> Work:
-    """Load the model, check the choice against it and the limits, and truncate the text.
+def one_length(longest: int) -> tuple[int, ...]:
+    """Return the length itself."""
+    return (longest,)
+
+
+def prepare(
+    spec: ModelSpec, text: str, catalog: ModelCatalog, lengths: Callable[[int], tuple[int, ...]] = one_length
+) -> Work:
+    """Load the model, check the spec against it and the limits, and truncate the text.
+
+    Args:
+        spec: A question about one model on offer, with the longest length.
+        text: The text.
+        catalog: The models on offer.
+        lengths: Returns the lengths to measure for the longest that the text, the model and the limits allow.
 
     Raises:
-        InputError: With a message for the visitor, if the choice cannot be computed.
+        InputError: With a message for the visitor, if it cannot be computed.
     """
     limits = catalog.limits
-    if len(choice.text) > limits.max_characters:
+    if len(text) > limits.max_characters:
         raise InputError(
-            f"expected a text of at most {limits.max_characters:,} characters, got {len(choice.text):,}; "
-            "paste a part of it"
+            f"expected a text of at most {limits.max_characters:,} characters, got {len(text):,}; paste a part of it"
         )
-    if choice.map not in MAPS:
-        raise InputError(f"expected a map among {', '.join(MAPS)}, got {choice.map!r}")
-    model = catalog.load(choice.model)
-    text = Corpus("pasted", (choice.text,))
-    cutter = model.cutter(text)
+    model = catalog.load(spec.models[0].name)
+    corpus = Corpus("pasted", (text,))
+    cutter = model.cutter(corpus)
     total = cutter.tokens + cutter.special_count
-    n = min(total, int(choice.length), limits.max_tokens)
+    wanted = min(total, max(spec.lengths))
+    n = min(wanted, limits.max_tokens)
     if model.positions is not None:
         n = min(n, model.positions)
-    spec = spec_of(
-        {
-            "name": "explorer",
-            "models": [choice.model],
-            "layers": choice.layers.replace(" ", "").lower(),
-            "map": choice.map,
-            "lengths": [n],
-            "samples": 1,
-            "tokens": choice.tokens,
-            "max_memory": limits.max_memory,
-        },
-        name=str,
-    )
-    settings = resolve(model, text, spec)
-    prepare_model(settings, model, text)  # raises before anything is computed
+    asked = spec.replace(lengths=lengths(n), samples=1)
+    # Whatever is asked, its solves take about as much memory as a measurement: this raises before anything is computed.
+    measured = asked.asking("measure", name=asked.name, max_memory=limits.max_memory)
+    settings = resolve(model, corpus, measured)
+    prepare_model(settings, model, corpus)
+    if asked.question != "measure":
+        settings = asked.model_copy(update={"max_memory": limits.max_memory})
     note = f"all {total:,} tokens" if n == total else f"the first {n:,} of {total:,} tokens"
-    if n < min(total, int(choice.length)):
+    if n < wanted:
         reason = f"{model.name} has {n:,} positions" if n == model.positions else "the limit of this server"
         note += f" ({reason})"
-    return Work(replace(choice, length=n), model, text, settings, note)
-
-
-def parse_numbers(text: str, name: str, limit: int = 8) -> tuple[float, ...]:
-    """Parse up to `limit` distinct positive numbers separated by commas; `name` is for the error message.
-
-    Example:
-        >>> parse_numbers("0.5, 2", "γR²")
-        (0.5, 2.0)
-    """
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        values = ()
-    if not values or len(values) > limit or not all(0 < value < 1e5 for value in values):
-        raise InputError(
-            f"expected up to {limit} positive numbers below 100,000 such as 0.5,2,8 for {name}, got {text[:40]!r}"
-        )
-    return tuple(dict.fromkeys(values))
+    return Work(asked, model, corpus, settings, note)
 
 
 def doubling_lengths(longest: int) -> tuple[int, ...]:

@@ -114,3 +114,15 @@ def run_on_click(
     # The cancel button is also there while the computation waits in the queue.
     clicked = controls.run.click(lambda: gr.update(visible=True), None, controls.cancel, queue=False, **PRIVATE)
     return clicked.then(listener, inputs, [controls.status, controls.cancel, *outputs], **computing(controls.status))
+
+
+def offer_objectives(app: App, tab: gr.Tab) -> None:
+    """Offer the objectives of attacks on tokens that the model on the page has, when the tab or a model is selected."""
+    objective = app.components["token-attack"]["objective"]
+
+    def offer(model: str, chosen: str) -> Any:
+        offered = app.catalog.objectives(model)
+        return gr.update(choices=offered, value=chosen if chosen in offered else "cosine")
+
+    for event in (tab.select, app.model.change):
+        event(offer, [app.model, objective], objective, **PRIVATE, concurrency_id=QUEUE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -14,6 +14,7 @@ from markupsafe import Markup
 from howsmooth.report.figure import save_figure
 from howsmooth.report.rows import ACCEPTED_STATUSES, confidence_text, interval, number
 from howsmooth.report.rows import token as shortened
+from howsmooth.report.sections import html_of
 from howsmooth.report.table import Column, Table
 from howsmooth.report.token_figure import Colouring, share_colouring
 from howsmooth.report.web_page import report_page
@@ -49,7 +50,12 @@ def command_line(command: str) -> str:
 
 def table(declared: Table) -> str:
     """Return a table that scrolls if it is too wide; columns of the class hs-wide are hidden on small screens."""
-    return f'<div class="hs-scroll">{declared.html("hs-table")}</div>'
+    return f'<div class="scroll">{declared.html()}</div>'
+
+
+def tables(parts: Sequence[Any]) -> str:
+    """Return the tables of a question, and lines of text among them."""
+    return "".join(html_of(parts))
 
 
 def strong(text: str) -> Markup:
@@ -219,21 +225,27 @@ class Download:
         return f'<a download="{escape(self.name)}" href="data:{self.kind};base64,{data}">{escape(self.label)}</a>'
 
 
-def text_download(label: str, name: str, text: str) -> Download:
-    """Return a download of a text file: CSV or Python."""
-    kind = "text/csv;charset=utf-8" if name.endswith(".csv") else "text/x-python;charset=utf-8"
-    return Download(label, name, kind, text.encode("utf-8"))
+def table_downloads(tables: Mapping[str, Table]) -> list[Download]:
+    """Return tables as CSV with all digits, by name."""
+    return [
+        Download(f"{name} CSV", f"{name}.csv", "text/csv;charset=utf-8", table.csv().encode("utf-8"))
+        for name, table in tables.items()
+    ]
 
 
-def report_download(records: Sequence[dict[str, Any]]) -> str:
-    """Return the link that saves the report of records, which the page itself contains; empty without records.
+def page_download(records: Sequence[dict[str, Any]], name: str, label: str = "Report") -> Download:
+    """Return the report of records.
 
     No file is written on the server: what a visitor measured stays in their page.
     """
+    return Download(label, f"{name}.html", "text/html", report_page(list(records)).encode("utf-8"))
+
+
+def report_download(records: Sequence[dict[str, Any]]) -> str:
+    """Return the link that saves the report of records; empty without records."""
     if not records:
         return ""
-    report = report_page(list(records)).encode("utf-8")
-    anchor = Download("Download the report of these results", "howsmooth-report.html", "text/html", report).anchor
+    anchor = page_download(records, "howsmooth-report", "Download the report of these results").anchor
     return f'<p class="hs-report">{anchor}</p>'
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gradio as gr
 
-from howsmooth.explorer import exports, html
+from howsmooth.explorer import html
 from howsmooth.explorer.app import App, Cancellation, Session
-from howsmooth.explorer.choice import MAPS, TOKENS, Choice, prepare
 from howsmooth.explorer.components import (
     PRIVATE,
     Updates,
@@ -21,33 +20,21 @@ from howsmooth.explorer.components import (
     run_on_click,
     run_with_cancel,
 )
-from howsmooth.explorer.links import LAYERS, MAX_LAYER, one_of, whole_number
+from howsmooth.explorer.forms import texts_of
+from howsmooth.explorer.question_tab import components_of
+from howsmooth.explorer.tabs import layers_form
+from howsmooth.report.page_tables import tables_of
 from howsmooth.report.rows import model_name, number
+from howsmooth.report.table import Table
 from howsmooth.report.token_figure import Colouring, gain_colouring, share_colouring, token_figure
 from howsmooth.studies import measure, move_each_token, move_one_token
 from howsmooth.studies.token_effects import moves_tokens_in_one_pass
 
 
-def layers_tab(app: App) -> None:
+def layers_tab(app: App, tab: str) -> None:
     """Add the tab for the constants of layers, their heads and single tokens."""
-    longest = app.catalog.limits.max_tokens
-    with gr.Row():
-        layers = gr.Textbox("all", label="Layers", info="all, or numbers such as 0,2,5", elem_id="layers", max_lines=1)
-        map_name = gr.Dropdown(
-            list(MAPS),
-            value="attention",
-            label="Map",
-            elem_id="map",
-            info="attention alone, with norm, with residual, or the layer",
-        )
-        tokens = gr.Dropdown(
-            list(TOKENS),
-            value="all",
-            label="Tokens that may move",
-            elem_id="tokens",
-            info="all, or without special or first ones",
-        )
-    length = gr.Slider(8, longest, value=64, step=1, label="Tokens of the text to measure", elem_id="length")
+    form = layers_form(app.catalog.limits)
+    components = components_of(form)
     wanted = gr.State(None)  # the layer to select after the next measurement; None for that of the largest constant
     controls = run_and_cancel("measure", "Measure")
     table = clickable_output("constants", "layer")
@@ -58,29 +45,20 @@ def layers_tab(app: App) -> None:
     command = output("command")
     app.download = output("download")
     status = controls.status
-    app.register(
-        "measure",
-        "Layers",
-        {
-            **app.model_and_text,
-            "layers": (layers, LAYERS),
-            "map": (map_name, one_of(MAPS)),
-            "tokens": (tokens, one_of(TOKENS)),
-            "length": (length, whole_number(8, longest)),
-            "layer": (wanted, whole_number(0, MAX_LAYER)),
-        },
-    )
+    inputs = app.register(form, tab, {**components, "layer": wanted})
+    parameters = list(app.components["measure"])
 
-    def measure_layers(cancellation: Cancellation, wanted: int | None, *values: Any) -> Updates:
-        choice = Choice(*values)
+    def measure_layers(cancellation: Cancellation, *given: Any) -> Updates:
+        values = dict(zip(parameters, given, strict=True))
+        wanted = values.pop("layer")
+        session = Session(texts_of(values))
         yield {
-            status: html.progress(0, 1, f"loading {choice.model}"),
+            status: html.progress(0, 1, "loading the model"),
             **dict.fromkeys((table, words, token, heads, save, command), ""),
         }
-        work = prepare(choice, app.catalog)
-        session = Session(work.choice)
+        work = app.work(form, session.values or {})
         total = work.settings.estimates
-        yield {status: html.progress(0, total, work.note), command: html.command_line(work.choice.command)}
+        yield {status: html.progress(0, total, work.note), command: html.command_line(work.command)}
         for record in measure(work.model, work.text, work.settings, progress=cancellation.check):
             session.records.append(record)
             yield {
@@ -116,10 +94,10 @@ def layers_tab(app: App) -> None:
 
     def measure_gains(session: Session) -> Updates:
         """Measure the gains of all tokens at the selected layer, if one pass does that; then offer the files."""
-        layer, choice = session.layer, session.choice
-        if layer is None or choice is None or not colourings_of(session):
+        layer, values = session.layer, session.values
+        if layer is None or values is None or not colourings_of(session):
             return
-        work = prepare(choice, app.catalog).layer(layer)
+        work = app.work(form, values).layer(layer)
         session.one_pass = moves_tokens_in_one_pass(work.model, work.settings)
         if layer not in session.gains and session.one_pass:
             yield {status: html.progress(0, 1, f"each token of layer {layer} alone")}
@@ -130,10 +108,12 @@ def layers_tab(app: App) -> None:
     def save_layers(session: Session) -> str:
         """Return the links to the files and the link of the view."""
         record = session.record(session.layer)
-        if record is None or session.choice is None:
+        if record is None or session.values is None:
             return ""
-        values = {**asdict(session.choice), "layer": session.layer, "gains": record["layer"] in session.gains}
-        rows = exports.token_rows(record, session.gains.get(record["layer"]), session.words)
+        tables = {
+            "tokens": token_table(record, session.gains.get(record["layer"]), session.words),
+            "layers": tables_of(session.records)["measurements"],
+        }
         title = f"{model_name(record['model'])}, layer {record['layer']}, n = {record['n']}"
 
         def draw(theme: str) -> Any:
@@ -145,13 +125,8 @@ def layers_tab(app: App) -> None:
             )
 
         return html.save_line(
-            [
-                *html.figure_downloads(draw, "tokens", "Tokens"),
-                html.text_download("Tokens CSV", "tokens.csv", exports.csv(rows, list(rows[0]))),
-                html.text_download("Layers CSV", "layers.csv", exports.csv(session.records, exports.LAYER_FIELDS)),
-                html.text_download("Python", "layers.py", exports.python_code("measure", values)),
-            ],
-            app.link("measure", values),
+            [*html.figure_downloads(draw, "tokens", "Tokens"), *html.table_downloads(tables)],
+            form.link({**session.values, "layer": str(session.layer)}, app.default_text),
         )
 
     def select_layer(session: Session | None, event: gr.EventData) -> dict[Any, Any]:
@@ -162,13 +137,13 @@ def layers_tab(app: App) -> None:
 
     def measure_layer(session: Session | None, request: gr.Request) -> Updates:
         """Measure the gains of the tokens of the selected layer, and its heads."""
-        if session is None or session.layer is None or session.choice is None:
+        if session is None or session.layer is None or session.values is None:
             return
-        layer, choice = session.layer, session.choice
+        layer, values = session.layer, session.values
 
         def compute(cancellation: Cancellation) -> Updates:
             yield from measure_gains(session)
-            work = prepare(choice, app.catalog).layer(layer, each_head=True)
+            work = app.work(form, values).layer(layer, each_head=True)
             found = session.heads.setdefault(layer, [])
             found.clear()
             for record in measure(work.model, work.text, work.settings, progress=cancellation.check):
@@ -186,15 +161,15 @@ def layers_tab(app: App) -> None:
         yield from run_with_cancel(app, controls, request.session_hash, compute)
 
     def perturb_token(session: Session | None, request: gr.Request, event: gr.EventData) -> Updates:
-        if session is None or session.layer is None or session.choice is None:
+        if session is None or session.layer is None or session.values is None:
             return
-        layer, choice, record = session.layer, session.choice, session.record(session.layer)
+        layer, values, record = session.layer, session.values, session.record(session.layer)
         if record is None:
             return
 
         def compute(cancellation: Cancellation) -> Updates:
             yield {status: html.progress(0, 1, f"moving token {event.index} alone"), **selection(session, event.index)}
-            work = prepare(replace(choice, tokens="all"), app.catalog).layer(layer)
+            work = app.work(form, {**values, "tokens": "all"}).layer(layer)
             found = move_one_token(work.model, work.text, work.settings, event.index)
             yield {
                 token: html.token_effect(found, record["shares"][event.index], record["value"]),
@@ -205,11 +180,7 @@ def layers_tab(app: App) -> None:
 
     shown = [table, words, wanted]
     measured = run_on_click(
-        app,
-        controls,
-        measure_layers,
-        [wanted, app.model, app.text, layers, map_name, length, tokens],
-        [*shown, token, heads, save, command, app.session, app.download],
+        app, controls, measure_layers, inputs, [*shown, token, heads, save, command, app.session, app.download]
     )
     layer_selected = table.select(
         select_layer, app.session, [status, *shown, token, heads, save, app.session], queue=False, **PRIVATE
@@ -234,3 +205,22 @@ def colourings_of(session: Session) -> list[Colouring]:
     gains = session.gains.get(record["layer"])
     shares = [share_colouring(record["shares"])]
     return shares if gains is None else [*shares, gain_colouring(gains["gains"], record["value"])]
+
+
+def token_table(record: Mapping[str, Any], gains: Mapping[str, Any] | None, words: Sequence[str]) -> Table:
+    """Return a row for each token: its share of the worst direction, and its gain with the interval.
+
+    Args:
+        record: Measurement of the layer.
+        gains: Result of `howsmooth.studies.move_each_token` at the same layer; None if it is not computed.
+        words: The tokens.
+    """
+    rows = [
+        {"position": i, "token": word, "share": share}
+        for i, (word, share) in enumerate(zip(words, record["shares"], strict=True))
+    ]
+    if gains is not None:
+        for i, row in enumerate(rows):
+            row["gain"], row["gain_lower"], row["gain_upper"] = (gains[name][i] for name in ("gains", "lower", "upper"))
+            row["gain_of_constant"] = row["gain"] / record["value"] if record["value"] > 0 else None
+    return Table.of_fields(rows, list(rows[0]))

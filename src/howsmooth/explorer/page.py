@@ -14,28 +14,20 @@ from starlette.middleware import Middleware
 
 from howsmooth.errors import InputError
 from howsmooth.explorer.app import App, Cancellations, Session
-from howsmooth.explorer.attacks_tab import attack_tab
 from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.components import PRIVATE, output
-from howsmooth.explorer.growth_tab import growth_tab
+from howsmooth.explorer.components import PRIVATE, offer_objectives, output
+from howsmooth.explorer.forms import read_link
 from howsmooth.explorer.guard import ANY_HOST, Guard
 from howsmooth.explorer.html import message
 from howsmooth.explorer.layers_tab import layers_tab
 from howsmooth.explorer.limits import Limits, server_name
-from howsmooth.explorer.links import read_link
-from howsmooth.explorer.theory_tabs import flow_tab, measures_tab
+from howsmooth.explorer.question_tab import question_form
+from howsmooth.explorer.tabs import forms_of_tabs
 from howsmooth.texts import default_text
 
 TITLE = "How smooth is attention?"
-_TABS = (
-    ("Layers", layers_tab),
-    ("Growth", growth_tab),
-    ("Measures", measures_tab),
-    ("Flows", flow_tab),
-    ("Attacks", attack_tab),
-)
 _WITHOUT_MODEL = ("Measures", "Flows")  # tabs on which the model and the text have no effect
-# Clicks the run button of a view as soon as its tab is built, which takes a few frames.
+# Clicks the run button of a form as soon as its tab is built, which takes a few frames.
 _RUN_SCRIPT = """
 (name) => {
   const click = (frames) => {
@@ -104,14 +96,15 @@ def build(limits: Limits) -> Page:
                 info=f"the first {limits.max_tokens:,} tokens at most are measured",
             )
         with gr.Tabs() as tabs:
-            for name, build_tab in _TABS:
+            for name, forms in {"Layers": [], **forms_of_tabs(limits)}.items():
                 with gr.Tab(name, id=name, elem_id=f"tab-{name.lower()}") as tab:
-                    offer_objectives = build_tab(app)
-                shown = name not in _WITHOUT_MODEL
-                tab.select(partial(gr.update, visible=shown), None, source, queue=False, **PRIVATE)
-                if offer_objectives is not None:
-                    offer_objectives(tab.select)
-                    offer_objectives(app.model.change)
+                    if not forms:
+                        layers_tab(app, name)
+                    for form in forms:
+                        question_form(app, form, name)
+                tab.select(partial(gr.update, visible=name not in _WITHOUT_MODEL), None, source, queue=False, **PRIVATE)
+                if name == "Attacks":
+                    offer_objectives(app, tab)
         run = gr.Textbox(visible="hidden", elem_id="run")  # not a State: the script reads it
         _restore_from_link(app, page, notice, source, tabs, run)
 
@@ -130,21 +123,22 @@ def _restore_from_link(
 
     def restore(request: gr.Request) -> dict[Any, Any]:
         try:
-            opened = read_link(request.query_params.multi_items(), app.views)
+            opened = read_link(request.query_params.multi_items(), app.forms, app.catalog.location)
         except InputError as error:
             return {notice: message(str(error), "warn")}
         if opened is None:
             return {notice: ""}
-        view, values = opened
-        filled = {app.components[view.name][name]: value for name, value in values.items()}
+        form, values = opened
+        tab = app.tabs[form.question]
+        filled = {app.components[form.question][name]: value for name, value in values.items()}
         # A name that is not in the list may be one on the Hub: a link must not start a download.
         is_offered = values.get("model", app.catalog.names()[0]) in app.catalog.names()
         return {
             **filled,
             notice: "" if is_offered else message("Press the button to load the model that this link names."),
-            tabs: gr.update(selected=view.tab),
-            source: gr.update(visible=view.tab not in _WITHOUT_MODEL),
-            run: view.name if is_offered else "",
+            tabs: gr.update(selected=tab),
+            source: gr.update(visible=tab not in _WITHOUT_MODEL),
+            run: form.question if is_offered else "",
         }
 
     components = {component for fields in app.components.values() for component in fields.values()}

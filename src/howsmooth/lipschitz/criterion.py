@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -227,57 +226,3 @@ def line_splitting_grid(
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     atoms = [x, y] if third is None else [x, y, torch.full_like(x, third)]
     return axis, line_splitting(torch.stack(atoms, -1), a, torch.tensor(masses), masked=masked)
-
-
-@dataclass(frozen=True)
-class LineSplittingGrid:
-    """The arguments of `line_splitting_grid`, with a result that is computed when it is first needed.
-
-    Attributes:
-        extent: Half the width of the square.
-        points: Grid points along each axis.
-        a: Factor of the scores a·x·y.
-        masses: One mass per atom; None for equal masses.
-        third: Position of a third, fixed atom.
-        masked: Whether an atom attends only to those up to its own index.
-
-    Example:
-        >>> LineSplittingGrid(extent=4.0, points=80, masses=(1.0, 3.0)).record()["masses"]
-        [1.0, 3.0]
-    """
-
-    extent: float
-    points: int
-    a: float = -1.0
-    masses: tuple[float, ...] | None = None
-    third: float | None = None
-    masked: bool = False
-
-    @property
-    def all_masses(self) -> tuple[float, ...]:
-        """The masses, also if they are equal."""
-        return (1.0,) * (2 if self.third is None else 3) if self.masses is None else self.masses
-
-    @cached_property
-    def found(self) -> tuple[Tensor, LineSplitting]:
-        """The axis (points,) and the criterion (points, points)."""
-        return line_splitting_grid(self.extent, self.points, self.a, self.all_masses, self.third, masked=self.masked)
-
-    def record(self) -> dict[str, Any]:
-        """Return the share of the square that splits, and the largest ratio with its position."""
-        axis, found = self.found
-        top = int(found.ratio.argmax())
-        return {
-            "a": self.a,
-            "masses": list(self.all_masses),
-            "third": self.third,
-            "masked": self.masked,
-            "extent": self.extent,
-            "points": self.points,
-            "share": float(found.splits.double().mean()),
-            "ratio": float(found.ratio.max()),
-            "x": float(axis[top % self.points]),
-            "y": float(axis[top // self.points]),
-            "status": "converged",
-            "dtype": "float64",
-        }

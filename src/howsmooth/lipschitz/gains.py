@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from howsmooth.lipschitz.estimate import check_token_strings
 from howsmooth.lipschitz.local import Map, jacobian, promote_half
 from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
 from howsmooth.spectral.result import CONVERGED, REMEDY
+from howsmooth.spectral.solver import Solver, SolverOptions
 
 TOKENS_PER_BATCH = 16  # tokens solved at once: enough for batched products, and vectors that stay in the cache
 
@@ -67,10 +69,9 @@ def token_gains(
     x: Tensor,
     *,
     of: str = "input",
-    tol: float = 1e-2,
-    confidence: float = 0.999,
-    seed: int = 0,
+    solver: Solver = Solver(tol=1e-2),
     strict: bool = True,
+    **options: Unpack[SolverOptions],
 ) -> TokenGains:
     """Compute the norm of each token's block column, or block row, of the Jacobian of f at x.
 
@@ -85,10 +86,9 @@ def token_gains(
             perturbations of unit norm per token (an ∞→2 norm).
             "output": `‖J[i, :]‖₂`, the largest change of output i per unit perturbation of all tokens. Their maximum is
             the norm of J from the Euclidean norm to the largest token norm (2→∞).
-        tol: Relative width of each interval.
-        confidence: Probability that all n intervals contain their norms.
-        seed: Seed of the random starting vectors.
+        solver: The options of each solve; the confidence is that of all n intervals together.
         strict: Whether to raise NotConverged if `tol` is not reached, or to return the result with its statuses.
+        **options: Fields of the solver to replace.
 
     Returns:
         The norms and their intervals.
@@ -104,24 +104,24 @@ def token_gains(
     """
     if of not in ("input", "output"):
         raise InputError(f'expected of="input" or of="output", got {of!r}')
+    solver = replace(solver, **options)
     f, x = promote_half(f, x)
     if x.dim() != 2:
         raise InputError(f"expected tokens of shape (n, d), got {tuple(x.shape)}")
     n = x.shape[0]
     values, lowers, uppers = list[Tensor](), list[Tensor](), list[Tensor]()
     status = list[str]()
-    token_confidence = 1 - (1 - confidence) / n  # union bound: the failure probability is divided among the tokens
     blocks_of = _token_blocks(f, x, of)
     for tokens in torch.arange(n, device=x.device).split(TOKENS_PER_BATCH):
-        found = singular_values(blocks_of(tokens), tol=tol, confidence=token_confidence, seed=seed, strict=False)
+        found = singular_values(blocks_of(tokens), solver=solver.divided(n), strict=False)
         for parts, part in ((values, found.value), (lowers, found.lower), (uppers, found.upper)):
             parts.append(part[:, 0])
         status += found.status
-    gains = TokenGains(of, torch.cat(values), torch.cat(lowers), torch.cat(uppers), confidence, status)
+    gains = TokenGains(of, torch.cat(values), torch.cat(lowers), torch.cat(uppers), solver.confidence, status)
     failed = [s for s in status if s != CONVERGED]
     if strict and failed:
         raise NotConverged(
-            f"expected relative width {tol:g} for all {n} tokens, got {failed[0]!r} for {len(failed)} "
+            f"expected relative width {solver.tol:g} for all {n} tokens, got {failed[0]!r} for {len(failed)} "
             f"of them; {REMEDY[failed[0]]}; all are in .partial, strict=False returns them",
             gains,
         )

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import local_lipschitz, promote_half
 from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
+from howsmooth.spectral.solver import Solver, SolverOptions
 
 _NEGLIGIBLE_PROBABILITY = 1e-6  # of all keys but the argmax, in `LargeRadius.argmax_scale`
 
@@ -72,14 +73,16 @@ class LargeRadius:
         return math.sqrt(math.log(1 / _NEGLIGIBLE_PROBABILITY) / self.gap)
 
 
-def large_radius_limit(f: SelfAttention, x: Tensor, *, tol: float = 1e-3, confidence: float = 0.999) -> LargeRadius:
+def large_radius_limit(
+    f: SelfAttention, x: Tensor, *, solver: Solver = Solver(), **options: Unpack[SolverOptions]
+) -> LargeRadius:
     """Compute the limit of the Jacobian of f at ρx as ρ → ∞.
 
     Args:
         f: The layer.
         x: Tokens (n, d).
-        tol: Relative width of the interval, for heads with different argmaxes.
-        confidence: Probability that the interval contains the norm.
+        solver: The options of the solve, for heads with different argmaxes.
+        **options: Fields of the solver to replace.
 
     Returns:
         The limit, its norm and the argmax of each query.
@@ -102,7 +105,7 @@ def large_radius_limit(f: SelfAttention, x: Tensor, *, tol: float = 1e-3, confid
         multiplicity = int(keys[0][keys[0] >= 0].bincount().max()) if bool((keys >= 0).any()) else 0
         value = float(torch.linalg.matrix_norm(value_matrix(f), 2)) * math.sqrt(multiplicity)
         return LargeRadius(value, value, value, 1.0, operator, keys, gap)
-    norm = singular_values(operator, tol=tol, confidence=confidence)
+    norm = singular_values(operator, solver=solver, **options)
     value, lower, upper = (float(t[0]) for t in (norm.value, norm.lower, norm.upper))
     return LargeRadius(value, lower, upper, norm.confidence, operator, keys, gap)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import EllipsisType
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 import torch
 from torch import Tensor
@@ -20,25 +20,20 @@ from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.token_selection import TokenIndex, select_tokens
 from howsmooth.spectral import SingularTriplets, singular_values
 from howsmooth.spectral.operator import refuse_autocast
+from howsmooth.spectral.solver import Solver, SolverOptions
 
 Map = SelfAttention | Callable[[Tensor], Tensor]
 F = TypeVar("F")
 
 
-class _Options(TypedDict, total=False):
+class _Options(SolverOptions, total=False):
     """The keyword arguments of `local_lipschitz` that do not affect the type of its result."""
 
     k: int
-    tol: float
-    confidence: float
     tokens: TokenIndex
     output_tokens: TokenIndex
     padding: Tensor | None
-    stop: str
-    max_steps: int | None
-    max_memory: int | None
-    product_dtype: torch.dtype | None
-    seed: int
+    solver: Solver
     strict: bool
     progress: Callable[..., Any] | None
 
@@ -62,19 +57,14 @@ def local_lipschitz(
     x: Tensor,
     *,
     k: int = 1,
-    tol: float = 1e-3,
-    confidence: float = 0.999,
     batched: bool | None = None,
     tokens: TokenIndex = None,
     output_tokens: TokenIndex = None,
     padding: Tensor | None = None,
-    stop: str = "interval",
-    max_steps: int | None = None,
-    max_memory: int | None = None,
-    product_dtype: torch.dtype | None = None,
-    seed: int = 0,
+    solver: Solver = Solver(),
     strict: bool = True,
     progress: Callable[..., Any] | None = None,
+    **options: Unpack[SolverOptions],
 ) -> Estimate | list[Estimate]:
     """Compute the local Lipschitz constant `‖D_X f‖₂` of f at x, with a certified interval.
 
@@ -91,28 +81,17 @@ def local_lipschitz(
         x: Tokens (n, d), or a batch (b, n, d); for a callable, an input of any shape. Float32 or float64; a
             `SelfAttention` may also be in half precision, and is then measured as it is stored, in float32 arithmetic.
         k: Number of singular values; all are in `Estimate.triplets`.
-        tol: Relative width of the interval to reach.
-        confidence: Probability, for each sample, that the interval contains the constant.
         batched: True: the first axis of x is a batch of independent samples. False: x is one input. None: True if x
             has three axes.
         tokens: Tokens that may be perturbed, as indices or a boolean mask over the second-to-last axis; all by default.
         output_tokens: Tokens of the output whose change counts, likewise.
         padding: Boolean mask (n,) or (b, n), True for real tokens; for a `SelfAttention` only. Padded tokens are
             neither perturbed nor counted in the output.
-        stop: "interval": stop when the interval is narrow enough. "residual": stop earlier, when
-            `‖Jᵀu − σv‖ ≤ tol·σ`.
-        max_steps: Maximal number of Lanczos steps; enough for `tol` by default.
-        max_memory: Bytes that the solver may use.
-        product_dtype: Dtype of the products with J and Jᵀ; for a `SelfAttention` only. torch.float16 or bfloat16, on a
-            GPU, is faster: the value and a few probes are evaluated in float32, and the gap to the next singular value
-            absorbs the rounding of the other products. Where the gap is too small, or a product overflows, the solve
-            is repeated in float32, and `Estimate.notes` states this (with stop="residual" nothing is probed, and
-            `upper` is None). torch.float32 omits the float64 reference, which dominates the time
-            for long sequences; rounding is then measured by products at tokens moved by a unit of rounding.
-        seed: Seed of the random starting vectors.
+        solver: Tolerance, confidence (of each sample), and the other options of the solve.
         strict: True: raise NotConverged, with the result so far in `partial`, if `tol` is not reached. False: return
             that result, with its status.
         progress: Callback of the solver; see `howsmooth.spectral.singular_values`.
+        **options: Fields of the solver to replace, such as tol=1e-4.
 
     Returns:
         An `Estimate`, or a list of b estimates for a batch.
@@ -129,7 +108,8 @@ def local_lipschitz(
         >>> [round(float(estimate), 6) for estimate in local_lipschitz(torch.sin, torch.stack([0 * x, x]))]
         [1.0, 0.540302]
     """
-    operator = jacobian(f, x, padding, product_dtype, batched=batched, with_reference=True)
+    solver = replace(solver, **options)
+    operator = jacobian(f, x, padding, solver.product_dtype, batched=batched, with_reference=True)
     x, y = operator.x, operator.image
     selection = select_tokens(operator, x, y, tokens, output_tokens, padding)
 
@@ -144,16 +124,7 @@ def local_lipschitz(
 
     try:
         triplets = singular_values(
-            selection.operator,
-            k=k,
-            tol=tol,
-            confidence=confidence,
-            stop=stop,
-            max_steps=max_steps,
-            max_memory=max_memory,
-            seed=seed,
-            strict=strict,
-            progress=progress,
+            selection.operator, k, solver=solver, product_dtype=None, strict=strict, progress=progress
         )
     except NotConverged as error:
         raise NotConverged(str(error), make_estimates(error.partial)) from None

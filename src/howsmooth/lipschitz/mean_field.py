@@ -23,7 +23,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ from howsmooth.lipschitz.local import promote_half
 from howsmooth.spectral import LinearOperator, SingularTriplets, singular_values
 from howsmooth.spectral.result import CONVERGED
 from howsmooth.spectral.rounding import allowance, perturbation_norm
+from howsmooth.spectral.solver import Solver, SolverOptions
 from howsmooth.transport import (
     ConditionalTransport,
     TimedMeasure,
@@ -61,15 +62,11 @@ def mean_field_lipschitz(
     f: SelfAttention | Field,
     measure: Measure,
     *,
-    tol: float = 1e-3,
-    confidence: float = 0.999,
     dense: bool | None = None,
-    product_dtype: torch.dtype | None = None,
-    max_steps: int | None = None,
-    max_memory: int | None = None,
-    seed: int = 0,
+    solver: Solver = Solver(),
     strict: bool = True,
     progress: Callable[..., Any] | None = None,
+    **options: Unpack[SolverOptions],
 ) -> Estimate:
     """Compute the local Lipschitz constant of `F(μ) = (Γ_μ)♯μ` at a measure, in L²(μ).
 
@@ -83,14 +80,11 @@ def mean_field_lipschitz(
             layer without times, an atom attends to those up to its own index.
         dense: Whether to form the matrix and compute its SVD, which is deterministic (confidence 1); by default, if
             it has few columns.
-        tol: Relative width of the interval; like the remaining options, it is not used with a dense matrix.
-        confidence: Probability that the interval contains the constant.
-        product_dtype: Dtype of the products, as in `local_lipschitz`.
-        max_steps: Maximal number of Lanczos steps.
-        max_memory: Bytes that the solver may use.
-        seed: Seed of the random starting vectors.
+        solver: The options of the solve; like the remaining ones, all but `product_dtype` are not used with a dense
+            matrix.
         strict: Whether to raise NotConverged if `tol` is not reached, or to return the result with its status.
         progress: Callback of the solver.
+        **options: Fields of the solver to replace.
 
     Returns:
         The estimate.
@@ -109,6 +103,7 @@ def mean_field_lipschitz(
         136.6
     """
     began = time.perf_counter()
+    solver = replace(solver, **options)
     x, log_weights, times = _check_measure(f, measure)
     f, x = promote_half(f, x)
     log_weights = torch.log_softmax(log_weights.double(), -1)  # float32 would change the masses, and with them J
@@ -118,7 +113,7 @@ def mean_field_lipschitz(
         # One atom for each time: the causal layer on the atoms in order of time.
         f, order = layer.replaced(causal=True), torch.argsort(times)
         x, log_weights, times = x[order], log_weights[order], None
-    operator = mean_field_jacobian(f, x, log_weights, times, product_dtype)
+    operator = mean_field_jacobian(f, x, log_weights, times, solver.product_dtype)
 
     def make_estimate(triplets: SingularTriplets) -> Estimate:
         return _make_estimate(f, x, log_weights, times, operator, order, triplets)
@@ -126,16 +121,7 @@ def mean_field_lipschitz(
     if operator.shape[1] <= MAX_DENSE_COLUMNS if dense is None else dense:
         return make_estimate(_dense_svd(operator, began))
     try:
-        found = singular_values(
-            operator,
-            tol=tol,
-            confidence=confidence,
-            max_steps=max_steps,
-            max_memory=max_memory,
-            seed=seed,
-            strict=strict,
-            progress=progress,
-        )
+        found = singular_values(operator, solver=solver, product_dtype=None, strict=strict, progress=progress)
     except NotConverged as error:
         raise NotConverged(str(error), make_estimate(error.partial)) from None
     return make_estimate(found)

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.two_atoms import sequence_norm, two_atom_norm, zero_sum_norm
 
@@ -35,6 +36,11 @@ _LOG_MAX_INTEGER = math.log(2.0**53)  # for longer sequences, the number of isol
 _CANDIDATES, _REFINEMENTS, _STEP_FACTOR = 6, 50, 0.7
 _ONE = torch.ones(1, 1, dtype=torch.float64)
 _BRANCHES = torch.tensor([-1.0, 1.0], dtype=torch.float64)  # signs of the two root_weights z of ⟨Az, y − z⟩ = Δ
+SCORE_MATRICES = {
+    "negative": -_ONE,
+    "positive": _ONE,
+    "rotation": torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64),
+}
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,36 @@ class Plateau:
     def as_record(self) -> dict[str, Any]:
         """Return the fields as a dictionary."""
         return asdict(self) | {"log_isolated_mass": self.log_isolated_mass}
+
+
+def unit_layer(scores: str, size: float = 1.0, causal: bool = False) -> SelfAttention:
+    """Return one head with V = I and A = size times a matrix of `SCORE_MATRICES`: ∓1, or a quarter turn in d = 2.
+
+    Example:
+        >>> unit_layer("rotation", 3.0).d
+        2
+    """
+    if scores not in SCORE_MATRICES:
+        raise InputError(f"expected scores to be one of {', '.join(SCORE_MATRICES)}, got {scores!r}")
+    A = SCORE_MATRICES[scores]
+    eye = torch.eye(len(A), dtype=torch.float64)
+    return SelfAttention(size * A, eye, eye, scale=1.0, causal=causal)
+
+
+def lengths_up_to(power: float, points: int) -> list[float]:
+    """Return log n for lengths n from 2 to 10^power, evenly spaced in log n; n is an integer up to 2⁵³.
+
+    Args:
+        power: Exponent of the longest length.
+        points: Number of lengths.
+
+    Example:
+        >>> [round(math.exp(log_n), 6) for log_n in lengths_up_to(2, 4)]
+        [2.0, 7.0, 27.0, 100.0]
+    """
+    first, last = math.log(2), power * math.log(10)
+    logs = [first + (last - first) * index / (points - 1) for index in range(points)]
+    return list(dict.fromkeys(math.log(round(math.exp(log))) if log < 53 * first else log for log in logs))
 
 
 def a_from_gamma(gamma_r2: float, scores: str = "negative") -> float:

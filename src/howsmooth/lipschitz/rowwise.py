@@ -7,6 +7,8 @@ attends to, is fixed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Unpack
 
 import torch
 from torch import Tensor
@@ -17,6 +19,7 @@ from howsmooth.lipschitz.autodiff import AutodiffJacobian
 from howsmooth.lipschitz.gains import TokenGains
 from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
 from howsmooth.spectral.rounding import allowance, perturbation_norm
+from howsmooth.spectral.solver import Solver, SolverOptions
 
 MAX_DENSE_SIZE = 96  # matrices up to this size are formed, and their singular values computed by LAPACK
 OPERATORS_PER_BATCH = 64  # operators solved at once; their vectors fit into a cache
@@ -24,7 +27,7 @@ COARSE_TOL = 0.05  # relative width for operators that cannot have the largest n
 
 
 def spectral_norms(
-    operator: LinearOperator, *, tol: float = 1e-3, confidence: float = 0.999, seed: int = 0
+    operator: LinearOperator, *, solver: Solver = Solver(), **options: Unpack[SolverOptions]
 ) -> TokenGains:
     """Compute the norms of a batch of n operators (d_out, d).
 
@@ -34,9 +37,8 @@ def spectral_norms(
 
     Args:
         operator: A batch of n operators.
-        tol: Relative width of the interval of the largest norm.
-        confidence: Probability that all n intervals contain their norms.
-        seed: Seed of the random starting vectors.
+        solver: The options of the solves: `tol` is that of the largest norm, the confidence that of all n intervals.
+        **options: Fields of the solver to replace.
 
     Returns:
         The norms and their intervals.
@@ -50,6 +52,7 @@ def spectral_norms(
         >>> spectral_norms(MatrixOperator(matrices)).value
         tensor([3., 2.], dtype=torch.float64)
     """
+    solver = replace(solver, **options)
     if len(operator.batch) != 1:
         raise InputError(f"expected a batch of n operators, got batch {operator.batch}")
     matrices = _dense_if_small(operator)
@@ -59,19 +62,19 @@ def spectral_norms(
         slack = slack + 4 * perturbation_norm(operator, matrices)
         return TokenGains("own", value, (value - slack).clamp_min(0), value + slack, 1.0, ["exact"] * len(value))
     n = operator.batch[0]
-    # Union bound: there are two passes over n operators.
-    single_confidence = 1 - (1 - confidence) / (2 * n)
-    value, lower, upper, status = _norms(operator, torch.arange(n), max(tol, COARSE_TOL), single_confidence, seed)
+    single = solver.divided(2 * n)  # there are two passes over n operators
+    coarse = replace(single, tol=max(solver.tol, COARSE_TOL))
+    value, lower, upper, status = _norms(operator, torch.arange(n), coarse)
     candidates = (upper >= lower.max()).nonzero().flatten()
-    if tol < COARSE_TOL:
-        value[candidates], finer_lower, finer_upper, finer_status = _norms(
-            operator, candidates, tol, single_confidence, seed + 1
-        )
+    if solver.tol < COARSE_TOL:
+        if isinstance(solver.seed, int):  # a generator has gone on by itself
+            single = replace(single, seed=solver.seed + 1)
+        value[candidates], finer_lower, finer_upper, finer_status = _norms(operator, candidates, single)
         lower[candidates] = torch.maximum(lower[candidates], finer_lower)
         upper[candidates] = torch.minimum(upper[candidates], finer_upper)
         for i, finer in zip(candidates.tolist(), finer_status, strict=True):
             status[i] = finer
-    return TokenGains("own", value, lower, upper, confidence, status)
+    return TokenGains("own", value, lower, upper, solver.confidence, status)
 
 
 def rowwise_jacobian(g: Callable[[Tensor], Tensor], x: Tensor, *, check: bool = True) -> LinearOperator:
@@ -162,16 +165,12 @@ def _dense_if_small(operator: LinearOperator) -> Tensor | None:
     return operator.dense() if max(operator.shape) <= MAX_DENSE_SIZE else None
 
 
-def _norms(
-    operator: LinearOperator, index: Tensor, tol: float, confidence: float, seed: int
-) -> tuple[Tensor, Tensor, Tensor, list[str]]:
+def _norms(operator: LinearOperator, index: Tensor, solver: Solver) -> tuple[Tensor, Tensor, Tensor, list[str]]:
     """Return value, lower, upper and status of the norms of the operators `index` of a batch."""
     values, lowers, uppers = list[Tensor](), list[Tensor](), list[Tensor]()
     status = list[str]()
     for part in index.split(OPERATORS_PER_BATCH):
-        found = singular_values(
-            _select(operator, part.to(operator.device)), tol=tol, confidence=confidence, seed=seed, strict=False
-        )
+        found = singular_values(_select(operator, part.to(operator.device)), solver=solver, strict=False)
         for collected, column in ((values, found.value), (lowers, found.lower), (uppers, found.upper)):
             collected.append(column[:, 0])
         status += found.status

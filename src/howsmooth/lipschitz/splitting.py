@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from howsmooth.lipschitz.local import Map, local_lipschitz
 from howsmooth.lipschitz.mean_field import check_log_weights
 from howsmooth.lipschitz.rowwise import plus_identity, rowwise_jacobian, spectral_norms
 from howsmooth.spectral import LinearOperator
+from howsmooth.spectral.solver import Solver, SolverOptions
 from howsmooth.transport import TokenMeasure
 from howsmooth.transport.measures import refuse_without_order
 
@@ -118,9 +119,8 @@ def splits(
     times: Tensor | None = None,
     *,
     residual: bool = False,
-    tol: float = 1e-3,
-    confidence: float = 0.999,
-    seed: int = 0,
+    solver: Solver = Solver(),
+    **options: Unpack[SolverOptions],
 ) -> Splitting:
     """Decide whether the measure `Σ a_i δ_{x_i}` splits under a map, and by how much the norm grows.
 
@@ -136,9 +136,9 @@ def splits(
         times: Times (n,). An atom attends to those whose time is not later than its own, and pieces have the time of
             their atom. In a causal layer without times, each token has its own time, in order.
         residual: Whether to add x to the output of the map.
-        tol: Relative width of the intervals in the first attempt.
-        confidence: Probability that all intervals of all attempts contain their norms.
-        seed: Seed of the random starting vectors.
+        solver: The options of the solves: `tol` is that of the first attempt, the confidence that of all intervals of
+            all attempts.
+        **options: Fields of the solver to replace.
 
     Returns:
         The two norms and the decision.
@@ -152,16 +152,16 @@ def splits(
         >>> found.status, round(found.own.largest, 4), round(found.norm.value, 4)
         ('splits', 10.3937, 10.363)
     """
+    solver = replace(solver, **options)
     f = f.layer if isinstance(f, SoftmaxField) else f
     if isinstance(f, SelfAttention) and isinstance(x, TokenMeasure):
         refuse_without_order(f, x)
     x, log_weights, times = _check_atoms(x, log_weights, times)
     if log_weights is not None:
         check_log_weights(torch.log_softmax(log_weights.double(), -1))
-    attempts = 1 + max(0, math.ceil(math.log(tol / _MIN_TOL, 100) - 1e-9))
-    attempt_confidence = 1 - (1 - confidence) / attempts
+    solver = solver.divided(1 + max(0, math.ceil(math.log(solver.tol / _MIN_TOL, 100) - 1e-9)))
     while True:
-        if log_weights is not None or tol < 1e-6:  # small masses and small tolerances need float64
+        if log_weights is not None or solver.tol < 1e-6:  # small masses and small tolerances need float64
             f, x = _in_float64(f, x)
             log_weights = None if log_weights is None else log_weights.double()
         if isinstance(f, SelfAttention):
@@ -169,20 +169,18 @@ def splits(
         else:
             whole, own = _field_maps(f, x, log_weights, times, residual)
         start = x if log_weights is None else root_weights(log_weights) * x
-        found = compare_norms(whole, own, start, tol=tol, confidence=attempt_confidence, seed=seed)
-        if found.status != UNDECIDED or tol <= _MIN_TOL:
+        found = compare_norms(whole, own, start, solver)
+        if found.status != UNDECIDED or solver.tol <= _MIN_TOL:
             return found
         f, x = _in_float64(f, x)
-        tol = max(tol / 100, _MIN_TOL)
+        solver = replace(solver, tol=max(solver.tol / 100, _MIN_TOL))
 
 
-def compare_norms(
-    whole: Map, own: LinearOperator, x: Tensor, *, tol: float = 1e-3, confidence: float = 0.999, seed: int = 0
-) -> Splitting:
+def compare_norms(whole: Map, own: LinearOperator, x: Tensor, solver: Solver) -> Splitting:
     """Compare `‖D‖` of a map at x (n, d) with the norms of `own`, the batch of the n operators `∂₁G(x_i, μ)`."""
-    half_confidence = 1 - (1 - confidence) / 2
-    norms = spectral_norms(own, tol=tol, confidence=half_confidence, seed=seed)
-    norm = local_lipschitz(whole, x, tol=tol, confidence=half_confidence, batched=False, seed=seed, strict=False)
+    solver = solver.divided(2)
+    norms = spectral_norms(own, solver=solver)
+    norm = local_lipschitz(whole, x, solver=solver, batched=False, strict=False)
     return Splitting(_decision(norm, norms), norm, norms, int(norms.value.argmax()))
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from howsmooth.models.hook import register
     from howsmooth.models.layers import Chain, layer_chain, replace_attention
     from howsmooth.models.loading import load
-    from howsmooth.models.maps import KINDS, MapAt, OwnTokenMap
+    from howsmooth.models.map_types import MAPS
+    from howsmooth.models.maps import MapAt, OwnTokenMap
     from howsmooth.models.model import Model
 
 __getattr__, __dir__ = attach(
@@ -26,7 +27,7 @@ __getattr__, __dir__ = attach(
         "load": "howsmooth.models.loading",
         "Model": "howsmooth.models.model",
         "MapAt": "howsmooth.models.maps",
-        "KINDS": "howsmooth.models.maps",
+        "MAPS": "howsmooth.models.map_types",
         "register": "howsmooth.models.hook",
         "layer_chain": "howsmooth.models.layers",
         "Chain": "howsmooth.models.layers",
@@ -45,7 +46,7 @@ __all__ = [
     "load",
     "Model",
     "MapAt",
-    "KINDS",
+    "MAPS",
     "register",
     "layer_chain",
     "Chain",

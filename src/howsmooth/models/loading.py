@@ -26,6 +26,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
 
 from howsmooth.errors import InputError
 from howsmooth.models.families import FAMILIES, check_registry, family_of
+from howsmooth.models.identity import file_states, model_identity
 from howsmooth.models.inputs import Processor, find_tokenizer
 from howsmooth.models.locations import ModelLocation, commit_of, locate
 from howsmooth.models.memory import free_memory
@@ -423,3 +424,32 @@ def _check_single_device(network: PreTrainedModel, name: str) -> None:
             f"model {name!r}: expected all weights on one device, got them on {', '.join(devices)}; load it "
             "without a device_map"
         )
+
+
+_model_cache: dict[str, Model] = {}  # load arguments -> model; at most one entry
+
+
+def cached_model(load_arguments: dict[str, Any], identity: dict[str, Any] | None = None) -> Model:
+    """Load a model, or return it if it is the last one that this process loaded.
+
+    Args:
+        load_arguments: Keyword arguments of `howsmooth.load`.
+        identity: What `model_identity` has to return for it.
+
+    Raises:
+        InputError: The loaded model differs from `identity`.
+    """
+    names = [name for name in (load_arguments["name"], load_arguments.get("tokenizer")) if name]
+    key = repr((sorted(load_arguments.items()), [file_states(name) for name in names]))
+    if key not in _model_cache:
+        _model_cache.clear()  # before loading: two models may not fit in memory
+        model = load(**load_arguments)
+        found, expected = ({}, {}) if identity is None else (model_identity(model), identity)
+        for name in expected.keys() - {"unique"}:
+            if found.get(name) != expected[name]:
+                raise InputError(
+                    f"expected {load_arguments['name']!r} as it was when the study was planned, got another {name}; "
+                    "bring the same files to every machine"
+                )
+        _model_cache[key] = model
+    return _model_cache[key]

@@ -26,14 +26,13 @@ from torch import Tensor
 
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
+from howsmooth.lazy import deferred
 from howsmooth.models.hook import detach_keys_and_values, restrict_to_head
+from howsmooth.models.map_types import MAPS
 from howsmooth.models.sites import ModuleCall, Site, first_tensor
 
 if TYPE_CHECKING:
     from jaxtyping import Float
-
-
-KINDS = ("attention", "head", "normed", "block", "layer", "model")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +43,7 @@ class MapAt:
         f: A `SelfAttention` if the family has an adapter and the kind is "attention" or "head"; otherwise a module that
             shares its weights with the model. `copy.deepcopy` it before you convert or train it.
         x: The input tokens, (n, d).
-        kind: One of `KINDS`.
+        kind: A key of `MAPS`.
         layer: The layer; None for the whole model.
         head: The head; None unless the kind is "head".
     """
@@ -201,7 +200,7 @@ def map_at(site: Site, kind: str, heads: int, head: int | None, where: str) -> t
 
     Args:
         site: The layer.
-        kind: One of `KINDS` except "model".
+        kind: A key of `MAPS` except "model".
         heads: The number of heads.
         head: The head, for the kind "head".
         where: The layer in words, for error messages.
@@ -213,18 +212,33 @@ def map_at(site: Site, kind: str, heads: int, head: int | None, where: str) -> t
         InputError: The layer has no map of this kind.
     """
     check_tokens(site, kind, where)
-    if kind == "layer":
-        return LayerMap(site), site.layer.x
+    taken: tuple[torch.nn.Module, Tensor] = deferred(MAPS[kind].take or "")(site, heads, head, where)
+    return taken
+
+
+def attention_map(site: Site, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
+    """Return attention with its output projection, or one head of it, and its input."""
+    return AttentionMap(site.attention, site.projection, heads, head), site.attention.x
+
+
+def normed_map(site: Site, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
+    """Return attention after its normalisation, and its input."""
+    if site.norm is None or site.norm_input is None:
+        raise InputError(
+            f"normed: expected a normalisation whose output enters attention, got none in {where}; "
+            "measure the attention or the block"
+        )
+    return NormedMap(AttentionMap(site.attention, site.projection, heads, head), site.norm), site.norm_input
+
+
+def layer_map(site: Site, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
+    """Return the whole Transformer layer, and its input."""
+    return LayerMap(site), site.layer.x
+
+
+def block_map(site: Site, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
+    """Return attention with its residual connection, and its input."""
     attention = AttentionMap(site.attention, site.projection, heads, head)
-    if kind in ("attention", "head"):
-        return attention, site.attention.x
-    if kind == "normed":
-        if site.norm is None or site.norm_input is None:
-            raise InputError(
-                f"normed: expected a normalisation whose output enters attention, got none in {where}; "
-                "measure the attention or the block"
-            )
-        return NormedMap(attention, site.norm), site.norm_input
     if not site.has_residual:
         raise InputError(
             f"block: expected attention to be added to what enters the layer, got another way in {where}; "
@@ -236,13 +250,13 @@ def map_at(site: Site, kind: str, heads: int, head: int | None, where: str) -> t
 
 def check_tokens(site: Site, kind: str, where: str) -> None:
     """Raise InputError unless the map takes one sequence of tokens (1, n, d), and depends on no others."""
-    x = site.layer.x if kind in ("layer", "block", "model") else site.attention.x
+    x = site.layer.x if MAPS[kind].enters == "layer" else site.attention.x
     if x.ndim != 3:
         raise InputError(
             f"{kind}: expected tokens (1, n, d) to enter {where}, got several streams of shape "
             f"{tuple(x.shape)}; measure the attention"
         )
-    if site.other_sources and kind not in ("layer", "model"):
+    if site.other_sources and MAPS[kind].own_tokens:
         raise InputError(
             f"{kind}: expected an attention whose queries, keys and values come from the same tokens, got "
             f"{site.other_sources} from elsewhere in {where}; measure the layer or the model"
@@ -251,8 +265,8 @@ def check_tokens(site: Site, kind: str, where: str) -> None:
 
 def check_kind(kind: str, layer: int | None, head: int | None) -> None:
     """Raise InputError unless kind, layer and head are consistent."""
-    if kind not in KINDS:
-        raise InputError(f"expected a kind of map among {', '.join(KINDS)}, got {kind!r}")
+    if kind not in MAPS:
+        raise InputError(f"expected a kind of map among {', '.join(MAPS)}, got {kind!r}")
     if (head is None) == (kind == "head"):
         raise InputError(f'expected head= with kind "head" and only there, got kind {kind!r} and head {head!r}')
     if (layer is None) == (kind != "model"):

@@ -21,6 +21,7 @@ from howsmooth.errors import InputError
 from howsmooth.models import inputs
 from howsmooth.models.embedding import LanguageHead, language_head
 from howsmooth.models.files import missing_tokenizer
+from howsmooth.models.map_types import MAPS
 from howsmooth.models.maps import AttentionMap, MapAt, NetworkMap, check_kind, check_tokens, map_at, read_norm
 from howsmooth.models.network import choose_part, instrumented_copy, use_4d_masks
 from howsmooth.models.sites import ForwardFailed, Site, find_sites
@@ -186,7 +187,7 @@ class Model:
             InputError: Kind, layer and head are not consistent, or the layer has no such map.
         """
         check_kind(kind, layer, head)
-        if kind in ("attention", "head") and input is None and layer is not None and self._uses_adapter(layer):
+        if MAPS[kind].by_weights and input is None and layer is not None and self._uses_adapter(layer):
             f = self.attention(layer, n)
             return f if head is None else f.head(head)
         return self.map_at(self._placeholder_input(n) if input is None else input, layer, kind, head=head).f
@@ -231,7 +232,7 @@ class Model:
         else:
             f, x = map_at(site, kind, self.heads, head, f"layer {layer} of {self.name}")
         attention = None
-        if layer is not None and kind in ("attention", "head") and self._uses_adapter(layer):
+        if layer is not None and MAPS[kind].by_weights and self._uses_adapter(layer):
             attention = self._checked_map(layer, site, given)
         if attention is not None:
             f = attention if head is None else attention.head(head)

@@ -20,7 +20,8 @@ from howsmooth.reading import read_whole
 _FIELD = "checksum"
 _SEAL = f', "{_FIELD}": "'
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a text that begins so
-PER_TOKEN = ("words", "shares")  # fields as long as the text itself; CSV files do not have them
+# Fields as long as the text itself, or what a figure needs; CSV files do not have them.
+PER_TOKEN = ("words", "shares", "coordinates", "labels", "plane", "space", "positions", "densities")
 
 
 def json_line(record: dict[str, Any]) -> str:
@@ -36,7 +37,10 @@ def json_line(record: dict[str, Any]) -> str:
         >>> json_line({"value": 1.5, "upper": float("inf")})
         '{"value": 1.5, "upper": null}'
     """
-    return json.dumps(replace_non_finite(record), ensure_ascii=False, allow_nan=False)
+    try:
+        return json.dumps(record, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # a number that JSON does not have: rare, and slow to look for
+        return json.dumps(replace_non_finite(record), ensure_ascii=False, allow_nan=False)
 
 
 class ChangedRecord(ValueError):
@@ -73,7 +77,7 @@ def unsealed(line: str) -> Any:
     if isinstance(value, dict) and _FIELD in value:
         checksum = value.pop(_FIELD)
         # Another program may have written the same values with other spaces.
-        if checksum not in (_checksum(line[: line.rfind(_SEAL)] + "}"), _checksum(json_line(value))):
+        if checksum != _checksum(line[: line.rfind(_SEAL)] + "}") and checksum != _checksum(json_line(value)):
             raise ChangedRecord("it was changed after it was written: its checksum does not fit")
     return value
 

@@ -1,13 +1,15 @@
-"""The fields of each kind of record that a page shows, as pydantic models, and the validation of records.
+"""What records consist of, as pydantic models, and the validation of records. Their types are in `howsmooth.questions`.
 
 A record may have further fields. They are kept as they are; no page reads them.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from howsmooth.records.lines import json_line
 
 _MAX_ERRORS_SHOWN = 3
 
@@ -39,6 +41,20 @@ class LogNumber(_Fields):
     log_value: float | None
 
 
+class Named(_Fields):
+    """An attack or an objective by its name; its settings are further fields."""
+
+    name: str
+
+
+class PerturbationBudget(_Fields):
+    """A set of perturbations: their largest norm, and how many tokens may be perturbed (None for all)."""
+
+    size: float
+    norm: str
+    tokens: Length | None
+
+
 class TopToken(_Fields):
     """A token with a large share of the worst direction."""
 
@@ -47,11 +63,39 @@ class TopToken(_Fields):
     share: float
 
 
+class Packed(_Fields):
+    """An array, as `howsmooth.records.arrays.pack` returns it."""
+
+    shape: Annotated[list[Length], Field(min_length=1)]
+    bits: Literal[8, 16]
+    low: list[float]
+    high: list[float]
+    data: str
+
+
 class Record(_Fields):
-    """The fields that all kinds share: what was measured, on which input, with which software."""
+    """The fields that all records share. A subclass names its kind: `class BoundRecord(Record, kind="bound")`."""
+
+    kind_name: ClassVar[str] = ""
 
     kind: str
     schema_: int = Field(alias="schema")
+    status: str | None = None
+    task: str | None = None
+    study: str | None = None
+    seed: int | None = None
+    versions: dict[str, str | None] = {}
+    commit: str | None = None
+
+    def __init_subclass__(cls, kind: str = "", **options: Any) -> None:
+        """Set the kind of a subclass."""
+        super().__init_subclass__(**options)
+        cls.kind_name = kind
+
+
+class ModelRecord(Record):
+    """A record about a map of a model: which map, on which input, with which settings."""
+
     model: str
     layer: Count | None
     head: Count | None
@@ -64,7 +108,6 @@ class Record(_Fields):
     tokens: str | None = None
     quantity: str | None = None
     cutting: str | None = None
-    study: str | None = None
     weights: str | None = None
     source: dict[str, Plain | list[Plain] | dict[str, Plain]] | None = None
     special_tokens: str | None = None
@@ -73,95 +116,30 @@ class Record(_Fields):
     product_dtype: str | None = None
     tol: float | None = None
     confidence: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: int | None = None
     device: str | None = None
-    versions: dict[str, str | None] = {}
-    commit: str | None = None
     extrapolated: bool | None = None
 
 
-class Measurement(Record):
-    """One estimate of `‖D_X f‖₂`, or of another quantity, at one chunk of text."""
+def field_errors(expected: type[Record], record: dict[str, Any]) -> str | None:
+    """Return what is wrong with the fields of a record, or None if they are valid.
 
-    sample: Count
-    value: float | None
-    lower: float | None
-    upper: float | None
-    residual: float | None = None
-    steps: Count | None = None
-    radius: float | None = None
-    mean_radius: float | None = None
-    relative: float | None = None
-    seconds: float | None = None
-    top_tokens: list[TopToken] = []
-    shares: list[float] | None = None
-    words: list[str] | None = None
-    notes: list[str] | None = None
-
-
-class BoundRecord(Record):
-    """One bound, or why it does not apply (`refused`), with the constant measured on the text."""
-
-    sample: Count
-    bound: str
-    title: str | None = None  # the name for readers
-    side: str | None
-    holds: str | None
-    value: float | None
-    log_value: float | None
-    ratio: float | None
-    log_ratio: float | None
-    R: float | None
-    radius_from: str | None = None
-    refused: str | None
-    reference: str | None = None
-    conditions: list[str] = []
-    measured: Number
-
-
-class WorstCase(Record):
-    """The largest constant that gradient ascent found within a set of tokens."""
-
-    within: str
-    R: float | None
-    eps: float | None
-    value: float
-    lower: float
-    upper: float | None
-    best_start: float
-    on_text: Number
-    over_text: float | None
-    upper_bound: LogNumber
-    masses: list[Count] = []
-
-
-class Ball(Record):
-    """A certified bound for all tokens within eps of a text's tokens, and the largest constant found there."""
-
-    eps: float
-    certified: float | None
-    log_certified: float | None
-    tightness: float | None
-    method: str
-    vacuous_eps: float | None
-    found: Number
-    centre: Number
-
-
-KINDS: dict[str, type[Record]] = {
-    "measurement": Measurement,
-    "bound": BoundRecord,
-    "worst case": WorstCase,
-    "ball": Ball,
-}
-
-
-def field_errors(record: dict[str, Any]) -> str | None:
-    """Return what is wrong with the fields of a record of a known kind, or None if they are valid."""
+    Args:
+        expected: The type of records of its kind.
+        record: The record.
+    """
     try:
-        KINDS[record["kind"]].model_validate(record)
+        expected.model_validate(record)
     except ValidationError as error:
         return "; ".join(_describe(item) for item in error.errors(include_url=False)[:_MAX_ERRORS_SHOWN])
+    return None
+
+
+def text_error(record: dict[str, Any]) -> str | None:
+    """Return an error for text that cannot be written as UTF-8, or None."""
+    try:
+        json_line(record).encode("utf-8")
+    except UnicodeEncodeError:
+        return "expected Unicode text, got half of a surrogate pair"
     return None
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from math import log
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from howsmooth.report.rows import (
@@ -42,14 +42,23 @@ _OBJECTIVES = {
 }
 
 
-def worst_case_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of worst cases: constants on the text, at the best start, after ascent, and an upper bound."""
+def worst_case_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return a table of worst cases for each model and set of tokens.
+
+    Each has the constants on the text, at the best start and after ascent, and an upper bound.
+    """
+    return [
+        _worst_cases(group) for group in _grouped(records, lambda r: (r["model"], r["special_tokens"], r["within"]))
+    ]
+
+
+def _worst_cases(records: Sequence[dict[str, Any]]) -> Table:
     first = records[0]
     return Table(
         f"{model_name(first['model'])}: the largest Lip that ascent found in {_SETS[first['within']]}"
         f"{special_tokens_text(first)}",
         [
-            *_map_columns(first["head"] is not None),
+            *_map_columns(records),
             Column("on text", lambda r: number(r["on_text"]["value"]), style="dim"),
             Column("best start", lambda r: number(r["best_start"]), style="dim"),
             Column("found", lambda r: number(r["value"]), style="bold green"),
@@ -71,13 +80,17 @@ def worst_case_table(records: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-def ball_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of balls: the certified upper bound, the largest constant found, and their ratio."""
+def ball_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return a table of balls for each model: the certified upper bound, the largest constant found, their ratio."""
+    return [_balls(group) for group in _grouped(records, lambda r: (r["model"], r["special_tokens"]))]
+
+
+def _balls(records: Sequence[dict[str, Any]]) -> Table:
     return Table(
         f"{model_name(records[0]['model'])}: Lip for all tokens within ε of the text's"
         f"{special_tokens_text(records[0])}",
         [
-            *_map_columns(records[0]["head"] is not None),
+            *_map_columns(records),
             Column("ε", lambda r: f"{r['eps']:g}", style="bold"),
             Column("at the text", lambda r: number(r["centre"]["value"]), style="dim"),
             Column("≥ found", lambda r: number(r["found"]["value"]), style="bold green"),
@@ -91,7 +104,16 @@ def ball_table(records: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-def _map_columns(heads: bool) -> list[Column]:
+def _grouped(records: Sequence[dict[str, Any]], key: Callable[[dict[str, Any]], Any]) -> list[list[dict[str, Any]]]:
+    """Return the records in groups of equal keys, so that a title holds for its whole table."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault(key(record), []).append(record)
+    return list(groups.values())
+
+
+def _map_columns(records: Sequence[dict[str, Any]]) -> list[Column]:
+    heads = any(record["head"] is not None for record in records)
     return [
         Column("layer", lambda r: r["layer"], key=True),
         Column("head", lambda r: r["head"], when=heads, key=True),
@@ -99,8 +121,22 @@ def _map_columns(heads: bool) -> list[Column]:
     ]
 
 
-def feature_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of attacks on features, grouped by map and budget."""
+def feature_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return a table of attacks on features for each model, map, objective and norm of budgets."""
+    return [
+        _feature_attacks(group)
+        for group in _grouped(
+            records,
+            lambda r: (
+                *(r[name] for name in ("model", "map", "special_tokens")),
+                r["objective"]["name"],
+                *(r["budget"][name] for name in ("norm", "tokens")),
+            ),
+        )
+    ]
+
+
+def _feature_attacks(records: Sequence[dict[str, Any]]) -> Table:
     first = records[0]
     unit = "‖X‖" if first["budget"]["norm"] == "frobenius" else "the mean |x_i|, for each token"
     sparsity = "" if first["budget"]["tokens"] is None else f", on {first['budget']['tokens']} tokens at most"
@@ -125,8 +161,11 @@ def feature_table(records: Sequence[dict[str, Any]]) -> Table:
             ),
             Column("gain", lambda r: number(r["gain"]) + (" !" if r["status"] != "fine" else ""), style="bold green"),
             Column("σ₁", lambda r: number(r["sigma"]["value"]), style="dim"),
-            Column("of σ₁", lambda r: f"{100 * r['gain'] / r['sigma']['value']:.0f} %" if r["sigma"]["value"] else ""),
-            Column("over noise", lambda r: f"× {number(r['gain'] / r['noise_gain'], 3)}" if r["noise_gain"] else ""),
+            Column("of σ₁", lambda r: _share(r["gain"], r["sigma"]["value"])),
+            Column(
+                "over noise",
+                lambda r: f"× {number(r['gain'] / r['noise_gain'], 3)}" if r["gain"] and r["noise_gain"] else "",
+            ),
             Column(
                 "≤ certified",
                 lambda r: number(r["certified"]),
@@ -141,21 +180,25 @@ def feature_table(records: Sequence[dict[str, Any]]) -> Table:
     )
 
 
+def _share(gain: float | None, sigma: float) -> str:
+    return f"{100 * gain / sigma:.0f} %" if gain is not None and sigma else ""
+
+
 def _attacked_value(record: dict[str, Any]) -> str:
     text, flips = number(record["attacked"]), record.get("flips")
     return text if not flips else f"{text}, flipped" if record["positions"] == 1 else f"{text}, {flips} flips"
 
 
-def token_tables(records: Sequence[dict[str, Any]]) -> RenderableType:
+def token_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
     """Return the best attack on each text and the table of methods."""
-    return Group(*best_per_text(records), methods_table(records))
+    return [*best_per_text(records), methods_table(records)]
 
 
 def best_per_text(records: Sequence[dict[str, Any]]) -> list[Text]:
     """Return the best attack on each text: the success with the fewest calls, or else the largest value."""
     groups: dict[int, list[dict[str, Any]]] = {}
     for record in records:
-        groups.setdefault(record["piece"], []).append(record)
+        groups.setdefault(record["sample"], []).append(record)
     return [
         attack_lines(min(group, key=lambda r: (not r["success"], r["calls"] if r["success"] else -r["value"])))
         for group in groups.values()
@@ -173,7 +216,7 @@ def attack_lines(record: dict[str, Any]) -> Text:
     if not record["verified"]:
         verdict = "NOT VERIFIED"
     lines = Text()
-    lines.append(f"{record['text']} {record['piece']}", style="bold cyan")
+    lines.append(f"{record['text']} {record['sample']}", style="bold cyan")
     lines.append(f"  {record['method']['name']}: ", style="dim")
     lines.append(verdict, style="bold green" if succeeded and record["verified"] else "yellow")
     lines.append(f" in {record['calls']} calls, {record['clean']:.3g} → {record['value']:.3g}", style="dim")

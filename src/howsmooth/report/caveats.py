@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from howsmooth.questions import find_question, question_of
 from howsmooth.report.rows import ACCEPTED_STATUSES, model_name, refusals
 from howsmooth.spectral.result import LOWER_ONLY, REMEDY
 
@@ -30,8 +31,14 @@ def caveats_of(records: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> 
         records: Records of any kind.
         notes: Messages from reading the records, which become warnings.
     """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault(record["kind"], []).append(record)
+    own = {kind: find_question(question_of(group[0])).caveats for kind, group in groups.items()}
+    lines = [line for kind, group in groups.items() if (say := own[kind]) is not None for line in say(group)]
     caveats = [
-        *_unfinished(records),
+        *_unfinished([record for record in records if own[record["kind"]] is None]),
+        *(_of_line(line) for line in lines),
         *_unbounded(records),
         *(Caveat("warning", line) for line in notes),
         *_refused_bounds(records),
@@ -42,6 +49,12 @@ def caveats_of(records: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> 
         *_mixed(records),
     ]
     return sorted(caveats, key=lambda caveat: caveat.level != "warning")
+
+
+def _of_line(line: str) -> Caveat:
+    """Return a line of a question's own caveats, such as "warning: …"."""
+    level, colon, text = line.partition(": ")
+    return Caveat(level, _sentence(text)) if colon and level in ("warning", "note") else Caveat("note", _sentence(line))
 
 
 def _unfinished(records: Sequence[dict[str, Any]]) -> list[Caveat]:
@@ -143,7 +156,7 @@ def sources_of(records: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[
     """Return the provenance of each model's records as (model, [(name, value), …]): weights, text, settings."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for record in records:
-        groups.setdefault(record["model"], []).append(record)
+        groups.setdefault(record.get("model") or "without a model", []).append(record)
     return [
         (model_name(model), [(name, value) for name, value in _rows(group) if value]) for model, group in groups.items()
     ]
@@ -162,8 +175,9 @@ def _rows(records: list[dict[str, Any]]) -> list[tuple[str, str]]:
                 dict.fromkeys(
                     f"{record.get('text')} (sha256 {record['text_sha256']})"
                     if record.get("text_sha256")
-                    else str(record.get("text"))
+                    else record["text"]
                     for record in records
+                    if record.get("text")
                 )
             ),
         ),

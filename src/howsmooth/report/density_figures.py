@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from howsmooth.errors import InputError
+from howsmooth.questions.flows import of_kind
+from howsmooth.records.arrays import unpack
 from howsmooth.report.charts import rate_chart
 from howsmooth.report.figure import draw, save_figure
 from howsmooth.report.flow_figures import save_frames
 from howsmooth.report.flow_tables import rate_records
-from howsmooth.report.output_paths import check_animation_path
 from howsmooth.report.style import (
     THEMES,
     Theme,
     apply_theme,
     current_style,
-    figure_style,
     finish_figure,
     legend_options,
     new_animation_figure,
@@ -31,31 +32,65 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _N_CURVES, _N_SNAPSHOTS, _N_ELLIPSES = 6, 4, 6
-_MAX_PARTICLES_ON_DENSITY = 400
-_MAX_PARTICLES = 500  # next to a Gaussian
+_MAX_PATHS = 60  # of particles in one dimension
 _MAX_GROWTH = 5.0  # times at which the Gaussian is larger than this multiple of the first are not drawn
 
 
-def gaussian_flow_figure(
-    record: dict[str, Any], tokens: NDArray | None = None, *, title: str, theme: str = "light"
-) -> Figure:
+class Particles(NamedTuple):
+    """Particles of a record.
+
+    Attributes:
+        times: The times, (T,).
+        tokens: At most two coordinates of each particle, (T, n, 1 or 2).
+        n: Number of particles that were integrated.
+    """
+
+    times: NDArray
+    tokens: NDArray
+    n: int
+
+    @classmethod
+    def of(cls, record: dict[str, Any], times: Sequence[float], n: int) -> Particles | None:
+        """Return the particles of a record whose `positions` have frames among some times; None without them."""
+        import numpy
+
+        found = record.get("positions")
+        return None if found is None else cls(numpy.array(times)[found["frames"]], unpack(found), n)
+
+    def at(self, t: float) -> NDArray:
+        """Return the particles at the saved time that is nearest, (n, 1 or 2)."""
+        tokens: NDArray = self.tokens[abs(self.times - t).argmin()]
+        return tokens
+
+    def label(self, name: str) -> str:
+        """Return the legend's entry for the particles that are drawn."""
+        drawn = self.tokens.shape[1]
+        return name if drawn == self.n else f"{name} ({drawn} of {self.n})"
+
+
+def _particles_beside(record: dict[str, Any]) -> Particles | None:
+    """Return the particles of a Gaussian flow."""
+    compared = record["particles"]
+    return None if compared is None else Particles.of(record, compared["times"], compared["n"])
+
+
+def gaussian_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
     """Draw a Gaussian flow: on the left two standard deviations around the mean, on the right the eigenvalues of S.
 
     Args:
-        record: Record of a Gaussian flow; the first two coordinates are drawn.
-        tokens: Particles at the record's first T times, of shape (T, n, d).
-        title: Title above the panels.
+        records: Records of Gaussian flows; the first is drawn, in its first two coordinates.
         theme: Key of `THEMES`.
     """
-    colours = THEMES[theme]
+    colours, record = THEMES[theme], records[0]
+    particles = _particles_beside(record)
     figure = new_figure(11.0, _ellipses_height(record) if record["d"] > 1 else 4.8, colours)
     left, right = figure.subplots(1, 2, width_ratios=(1.2, 1))
     if record["d"] == 1:
-        _draw_band(left, record, tokens, colours)
+        _draw_band(left, record, particles, colours)
     else:
-        _draw_ellipses(left, record, tokens, colours)
+        _draw_ellipses(left, record, particles, colours)
     _draw_eigenvalues(right, record, colours)
-    return finish_figure(figure, title, colours)
+    return finish_figure(figure, record["title"], colours)
 
 
 def _ellipses_height(record: dict[str, Any]) -> float:
@@ -68,17 +103,15 @@ def _ellipses_height(record: dict[str, Any]) -> float:
     return float(numpy.clip(1.0 + 5.0 * height / width, 3.4, 5.2))
 
 
-def save_gaussian_animation(
-    path: str | Path, record: dict[str, Any], tokens: NDArray | None = None, *, title: str, theme: str = "light"
-) -> None:
+def save_gaussian_animation(path: str | Path, records: Sequence[dict[str, Any]], *, theme: str = "light") -> None:
     """Write an animation with one frame for each saved time: the ellipse and the particles; in d = 1 the density."""
     import numpy
 
-    check_animation_path(str(path))
-    colours = THEMES[theme]
+    colours, record = THEMES[theme], records[0]
+    particles = _particles_beside(record)
     frames = drawable_frames(record)
     means, covariances = numpy.array(record["means"]), numpy.array(record["covariances"])
-    figure, panel = new_animation_figure(title, colours)
+    figure, panel = new_animation_figure(record["title"], colours)
     outlines = [_gaussian_outline(means[k], covariances[k]) for k in frames]
     low, high = numpy.min([o.min(0) for o in outlines], 0), numpy.max([o.max(0) for o in outlines], 0)
     margin = 0.15 * (high - low) + 1e-9
@@ -97,8 +130,8 @@ def save_gaussian_animation(
 
     def show_frame(frame: int) -> None:
         line.set_data(*outlines[frame].T)
-        if tokens is not None and record["d"] > 1:
-            dots.set_offsets(tokens[min(frames[frame], len(tokens) - 1), :_MAX_PARTICLES, :2])
+        if particles is not None and record["d"] > 1:
+            dots.set_offsets(particles.at(record["times"][frames[frame]]))
         time_text.set_text(f"t = {record['times'][frames[frame]]:.3g}")
 
     save_frames(figure, show_frame, len(frames), path)
@@ -129,7 +162,7 @@ def _gaussian_outline(mean: NDArray, covariance: NDArray) -> NDArray:
     return mean[:2] + (2 * vectors * numpy.sqrt(numpy.clip(values, 0, None)) @ circle).T
 
 
-def _draw_ellipses(panel: Axes, record: dict[str, Any], tokens: NDArray | None, colours: Theme) -> None:
+def _draw_ellipses(panel: Axes, record: dict[str, Any], particles: Particles | None, colours: Theme) -> None:
     import numpy
     from matplotlib import colormaps
 
@@ -137,20 +170,19 @@ def _draw_ellipses(panel: Axes, record: dict[str, Any], tokens: NDArray | None, 
     chosen = list(dict.fromkeys(frames[round((len(frames) - 1) * k / (_N_ELLIPSES - 1))] for k in range(_N_ELLIPSES)))
     means, covariances = numpy.array(record["means"]), numpy.array(record["covariances"])
     panel.plot(*means[frames][:, :2].T, color=colours["muted"], linewidth=1.2, zorder=2)
-    if tokens is not None:
-        for k, colour, name in (
-            (0, colours["muted"], "first"),
-            (min(len(tokens) - 1, frames[-1]), colours["palette"][1], "last"),
-        ):
+    if particles is not None:
+        last = min(particles.times[-1], record["times"][frames[-1]])
+        for t, colour, name in ((0.0, colours["muted"], "first"), (last, colours["palette"][1], "last")):
+            x, y = particles.at(t).T
             panel.scatter(
-                tokens[k, :_MAX_PARTICLES, 0],
-                tokens[k, :_MAX_PARTICLES, 1],
+                x,
+                y,
                 s=7,
                 color=colour,
                 alpha=0.45,
                 linewidth=0,
                 zorder=1,
-                label=f"{name} particles, t = {record['times'][k]:.3g}",
+                label=particles.label(f"{name} particles, t = {t:.3g}"),
             )
     for k in chosen:
         share = chosen.index(k) / max(len(chosen) - 1, 1)
@@ -168,14 +200,15 @@ def _draw_ellipses(panel: Axes, record: dict[str, Any], tokens: NDArray | None, 
     panel.legend(**legend_options(colours), loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _draw_band(panel: Axes, record: dict[str, Any], tokens: NDArray | None, colours: Theme) -> None:
+def _draw_band(panel: Axes, record: dict[str, Any], particles: Particles | None, colours: Theme) -> None:
     import numpy
 
     frames = drawable_frames(record)
     times = numpy.array(record["times"])[frames]
     mean, spread = numpy.array(record["means"])[frames, 0], numpy.sqrt(numpy.array(record["covariances"])[frames, 0, 0])
-    if tokens is not None:
-        panel.plot(record["times"][: len(tokens)], tokens[:, :60, 0], color=colours["muted"], linewidth=0.6, alpha=0.6)
+    if particles is not None:
+        paths = particles.tokens[:, :_MAX_PATHS, 0]
+        panel.plot(particles.times, paths, color=colours["muted"], linewidth=0.6, alpha=0.6)
     panel.fill_between(
         times,
         mean - 2 * spread,
@@ -229,22 +262,47 @@ def _draw_eigenvalues(panel: Axes, record: dict[str, Any], colours: Theme) -> No
     panel.legend(**legend_options(colours))
 
 
-def density_figure(
-    record: dict[str, Any], values: NDArray, *, tokens: NDArray | None = None, title: str, theme: str = "light"
-) -> Figure:
-    """Draw the density of a mean-field flow.
+def density_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
+    """Draw the density of a mean-field flow, with particles if they were compared with it.
 
     Args:
-        record: Record of the flow of a density, with its grid and times.
-        values: Mass per volume at the record's times, of shape (T, *cells).
-        tokens: Particles at the same times, of shape (T, n, d).
-        title: Title above the panels.
+        records: Records of densities and particles; the first flow is drawn.
         theme: Key of `THEMES`.
     """
-    colours = THEMES[theme]
+    colours, (record, times, values, particles) = THEMES[theme], _first_density(records)
     figure = new_figure(11.0, 4.6 if record["d"] == 1 else 3.4, colours)
-    (_draw_density_1d if record["d"] == 1 else _draw_density_2d)(figure, record, values, tokens, colours)
-    return finish_figure(figure, title, colours)
+    (_draw_density_1d if record["d"] == 1 else _draw_density_2d)(figure, record, times, values, particles, colours)
+    return finish_figure(figure, _density_title(record), colours)
+
+
+def _density_title(record: dict[str, Any]) -> str:
+    """Return the title of a figure; it says if only some of the saved times are in the record."""
+    kept, saved = len(record["frames"]), len(record["times"])
+    return record["title"] + ("" if kept == saved else f", {kept} of {saved} saved times")
+
+
+def _first_density(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], NDArray, NDArray, Particles | None]:
+    """Return the record of the first density, the times and values that it has, and the particles beside it.
+
+    The values are mass per volume, (T, *cells).
+    """
+    import numpy
+
+    record = next(iter(of_kind(records, "density flow")), None)
+    if record is None:
+        raise InputError("expected a density to draw, got none; solve for it again")
+    compared = [r for r in of_kind(records, "particle comparison") if r["flow"] == record["flow"]]
+    drawn = next((r for r in compared if r.get("positions")), None)
+    most = max((r["n"] for r in compared), default=0)
+    particles = None if drawn is None else Particles.of(drawn, record["times"], most)
+    return record, numpy.array(record["times"])[record["frames"]], unpack(record["densities"]), particles
+
+
+def save_rate_figure(path: str | Path, records: Sequence[dict[str, Any]], *, theme: str = "light") -> None:
+    """Write the figure of the convergence rate; does nothing if the run was interrupted before the rate was fitted."""
+    fitted = rate_records(records)
+    if fitted:
+        save_figure(rate_figure(fitted, title=fitted[0]["title"], theme=theme), path)
 
 
 def rate_figure(records: Sequence[dict[str, Any]], *, title: str, theme: str = "light") -> Figure:
@@ -252,30 +310,10 @@ def rate_figure(records: Sequence[dict[str, Any]], *, title: str, theme: str = "
     return draw([rate_chart(records, title)], theme=theme, width=7.0, height=4.6 + 0.22 * (len(records) + 1))
 
 
-def save_rate_figure(
-    path: str | Path, records: Sequence[dict[str, Any]], *, title: str, theme: str = "light", style: str = "screen"
-) -> None:
-    """Write the figure of the convergence rate; does nothing if the run was interrupted before the rate was fitted."""
-    fitted = rate_records(records)
-    if not fitted:
-        return
-    with figure_style(style):
-        save_figure(rate_figure(fitted, title=title, theme=theme), path)
-
-
-def save_density_animation(
-    path: str | Path,
-    record: dict[str, Any],
-    values: NDArray,
-    *,
-    tokens: NDArray | None = None,
-    title: str,
-    theme: str = "light",
-) -> None:
-    """Write an animation of a density with one frame for each saved time; see `density_figure`."""
-    check_animation_path(str(path))
-    colours = THEMES[theme]
-    figure, panel = new_animation_figure(title, colours)
+def save_density_animation(path: str | Path, records: Sequence[dict[str, Any]], *, theme: str = "light") -> None:
+    """Write an animation of a density with one frame for each time that its record has; see `density_figure`."""
+    colours, (record, times, values, particles) = THEMES[theme], _first_density(records)
+    figure, panel = new_animation_figure(_density_title(record), colours)
     time_text = panel.text(
         0.98,
         0.02,
@@ -299,37 +337,38 @@ def save_density_animation(
     else:
         image = _draw_density(panel, record, values[0], values.max(), colours)
         panel.set(xlim=_axis_limits(record, values, 0), ylim=_axis_limits(record, values, 1))
-        if tokens is not None:
-            first, second = tokens[0, :_MAX_PARTICLES_ON_DENSITY].T
-            dots = panel.scatter(first, second, s=4, color="white", alpha=0.7, linewidth=0)
+        if particles is not None:
+            x, y = particles.at(0.0).T
+            dots = panel.scatter(x, y, s=4, color="white", alpha=0.7, linewidth=0)
 
         def show(frame: int) -> None:
             image.set_data(values[frame].T)
 
     def show_frame(frame: int) -> None:
         show(frame)
-        if dots is not None and tokens is not None:
-            dots.set_offsets(tokens[frame, :_MAX_PARTICLES_ON_DENSITY])
-        time_text.set_text(f"t = {record['times'][frame]:.3g}")
+        if dots is not None and particles is not None:
+            dots.set_offsets(particles.at(times[frame]))
+        time_text.set_text(f"t = {times[frame]:.3g}")
 
     save_frames(figure, show_frame, len(values), path)
 
 
 def _draw_density_1d(
-    figure: Figure, record: dict[str, Any], values: NDArray, tokens: NDArray | None, colours: Theme
+    figure: Figure, record: dict[str, Any], times: NDArray, values: NDArray, particles: Particles | None, colours: Theme
 ) -> None:
     import numpy
     from matplotlib import colormaps
 
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
-    x, times = _cell_centres(record, 0), record["times"]
+    x = _cell_centres(record, 0)
     for share in range(_N_CURVES):
         k = round((len(times) - 1) * share / (_N_CURVES - 1))
         colour = colormaps["viridis"](0.85 * share / (_N_CURVES - 1))
         left.plot(x, values[k], color=colour, linewidth=1.8, label=f"t = {times[k]:.3g}")
-        if tokens is not None and share == _N_CURVES - 1:
-            counts, edges = numpy.histogram(tokens[k, :, 0], bins=_bins(tokens.shape[1]), density=True)
-            left.stairs(counts, edges, fill=True, color=colour, alpha=0.25, label=f"{tokens.shape[1]} particles")
+        if particles is not None and share == _N_CURVES - 1:
+            last = particles.at(times[k])[:, 0]
+            counts, edges = numpy.histogram(last, bins=_bins(len(last)), density=True)
+            left.stairs(counts, edges, fill=True, color=colour, alpha=0.25, label=f"{len(last)} particles")
     left.set_xlabel("x")
     left.set_ylabel("density")
     left.set_ylim(bottom=0)
@@ -344,8 +383,8 @@ def _draw_density_1d(
         extent=(times[0], times[-1], record["low"][0], record["high"][0]),
         vmax=numpy.quantile(values, 0.995),
     )
-    if tokens is not None:
-        right.plot(times, tokens[:, :40, 0], color="white", linewidth=0.5, alpha=0.7)
+    if particles is not None:
+        right.plot(particles.times, particles.tokens[:, :_MAX_PATHS, 0], color="white", linewidth=0.5, alpha=0.7)
     right.set_ylim(*_axis_limits(record, values, 0))
     right.set_xlabel("time t")
     right.set_ylabel("x")
@@ -360,17 +399,16 @@ def _bins(count: int) -> int:
 
 
 def _draw_density_2d(
-    figure: Figure, record: dict[str, Any], values: NDArray, tokens: NDArray | None, colours: Theme
+    figure: Figure, record: dict[str, Any], times: NDArray, values: NDArray, particles: Particles | None, colours: Theme
 ) -> None:
     panels = figure.subplots(1, _N_SNAPSHOTS, sharex=True, sharey=True)
     for share, panel in enumerate(panels):
         k = round((len(values) - 1) * share / (_N_SNAPSHOTS - 1))
         _draw_density(panel, record, values[k], values[k].max(), colours)
-        if tokens is not None:
-            panel.scatter(*tokens[k, :_MAX_PARTICLES_ON_DENSITY].T, s=2.5, color="white", alpha=0.7, linewidth=0)
-        panel.set_title(
-            f"t = {record['times'][k]:.3g}", color=colours["foreground"], fontsize=current_style().label_size
-        )
+        if particles is not None:
+            x, y = particles.at(times[k]).T
+            panel.scatter(x, y, s=2.5, color="white", alpha=0.7, linewidth=0)
+        panel.set_title(f"t = {times[k]:.3g}", color=colours["foreground"], fontsize=current_style().label_size)
         panel.set_ylabel("y" if share == 0 else "")
         panel.set(xlim=_axis_limits(record, values, 0), ylim=_axis_limits(record, values, 1))
 

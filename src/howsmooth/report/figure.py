@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from howsmooth.fits import growth_laws
+from howsmooth.lazy import deferred
 from howsmooth.report.chart import Axis, Chart, Colour, Series
 from howsmooth.report.charts import bounds_charts, check_panel_count, growth_charts
 from howsmooth.report.rows import exponent, model_name
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from howsmooth.fits import Law
+    from howsmooth.questions.question import Question
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINESTYLES = {"solid": "-", "dashed": (0, (5, 2.5)), "dotted": (0, (1, 1.8)), "dashdot": (0, (5, 2, 1, 2)), "": "none"}
@@ -38,9 +41,29 @@ _MAX_NOTE_LINES = 2  # below a panel
 _MAX_BOUND_ROWS = 3  # maps, each with its two panels in a row; more maps are two to a row
 
 
-def save_figure(figure: Figure, path: Any) -> None:
-    """Write a figure to a path or a binary stream, with its own background colour."""
-    figure.savefig(path, facecolor=figure.get_facecolor())
+def save_figure(figure: Figure, path: Any, *, format: str | None = None) -> None:
+    """Write a figure to a path or a stream, with its own background colour.
+
+    Args:
+        figure: The figure.
+        path: The file or stream.
+        format: "png", "svg", …; by default the ending of the path.
+    """
+    figure.savefig(path, facecolor=figure.get_facecolor(), format=format)
+
+
+def draw_question(question: Question, records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
+    """Draw the records of a question.
+
+    Args:
+        question: The question.
+        records: Its records.
+        theme: Key of `THEMES`.
+    """
+    if question.figure is not None:
+        figure: Figure = deferred(question.figure)(records, theme=theme)
+        return figure
+    return draw([] if question.charts is None else question.charts(records), theme=theme)
 
 
 def growth_figure(records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, theme: str = "light") -> Figure:
@@ -54,6 +77,11 @@ def growth_figure(records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, 
     charts = growth_charts(records, laws)
     legend_lines = max(math.ceil(sum(bool(series.label) for series in chart.series) / 2) for chart in charts)
     return draw(charts, theme=theme, columns=len(charts), width=5.4, height=4.6 + 0.22 * legend_lines)
+
+
+def measure_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
+    """Draw `growth_figure` with the laws of the records."""
+    return growth_figure(records, growth_laws(records), theme=theme)
 
 
 def bounds_figure(records: Sequence[dict[str, Any]], *, theme: str = "light", columns: int | None = None) -> Figure:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from howsmooth.errors import InputError
+from howsmooth.questions.flows import of_kind
 from howsmooth.report.chart import Axis, Band, Chart, LineStyle, Series
 from howsmooth.report.figure import draw
-from howsmooth.report.flow_tables import chunk_key, of_kind
-from howsmooth.report.output_paths import check_animation_path
+from howsmooth.report.flow_tables import depth_runs, flows_of
 from howsmooth.report.rows import model_name
 from howsmooth.report.style import (
     THEMES,
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
-
-    from howsmooth.dynamics.runs import ParticleRun
 
 MAX_PATHS = 400  # about so many tokens are drawn: with more, every k-th
 _SYMLOG_RATIO = 40.0  # a coordinate that grows by more than this factor gets a symlog scale
@@ -53,60 +51,52 @@ _FRAMES_PER_SECOND = 12
 _LAST_FRAME_REPEATS = 12
 
 
-def particle_figure(run: ParticleRun, records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """Draw the `flow_figure` of a run and its records."""
-    return flow_figure(of_kind(records, "depth"), *_plotted_paths(run), title=run.title, theme=theme)
-
-
-def save_particle_animation(path: str | Path, run: ParticleRun, *, theme: str = "light") -> None:
-    """Write the animation of a run with `save_animation`."""
-    save_animation(path, run.trajectory.times.tolist(), *_plotted_paths(run), title=run.title, theme=theme)
-
-
-def _plotted_paths(run: ParticleRun) -> tuple[NDArray, Sequence[str], Sequence[int]]:
-    """Return the paths in one or two dimensions, the names of the axes, and the final cluster of each token."""
-    from howsmooth.dynamics.instruments import view_and_labels
-
-    view, labels = view_and_labels(run.trajectory, run.field, run.declared.watch.tol)
-    return view(run.trajectory.tokens).numpy(), view.names, labels
-
-
-def flow_figure(
-    records: Sequence[dict[str, Any]],
-    paths: NDArray,
-    names: Sequence[str],
-    labels: Sequence[int],
-    *,
-    title: str,
-    theme: str = "light",
-) -> Figure:
+def particle_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
     """Draw the paths of the tokens, coloured by their final cluster, next to counts and sizes along depth.
 
     Args:
-        records: One record for each saved depth.
-        paths: Coordinates of shape (T, n, 1) or (T, n, 2).
-        names: Name of each coordinate.
-        labels: Final cluster of each token.
-        title: Title above the panels.
+        records: Records of flows of particles; the first flow is drawn.
         theme: Key of `THEMES`.
     """
-    colours = THEMES[theme]
+    colours, depths = THEMES[theme], first_flow(records)
     figure = new_figure(11.0, 5.2, colours)
     grid = figure.add_gridspec(2, 2, width_ratios=(1.25, 1))
-    draw_paths(figure.add_subplot(grid[:, 0]), [r["t"] for r in records], paths, names, labels, colours)
+    draw_paths(figure.add_subplot(grid[:, 0]), depths, colours)
     counts, sizes = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
-    _draw_curves(counts, records, COUNTS, colours, are_counts=True)
+    _draw_curves(counts, depths, COUNTS, colours, are_counts=True)
     counts.set_ylabel("how many")
-    _draw_curves(sizes, records, SIZES, colours, are_counts=False)
+    _draw_curves(sizes, depths, SIZES, colours, are_counts=False)
     sizes.set_ylabel("how large")
     sizes.set_xlabel("depth t")
-    return finish_figure(figure, title, colours)
+    return finish_figure(figure, depths[0]["title"], colours)
 
 
-def draw_paths(
-    panel: Axes, times: Sequence[float], paths: NDArray, names: Sequence[str], labels: Sequence[int], colours: Theme
-) -> None:
-    """Draw tokens against depth in one dimension, or their paths with first and last points in two."""
+def first_flow(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the depths of the first flow among records."""
+    depths = of_kind(records, "particles")
+    if not depths:
+        raise InputError("expected the tokens of a flow to draw, got records of growth alone; measure the flow again")
+    return flows_of(depths)[0]
+
+
+def paths_of(records: Sequence[dict[str, Any]], *, space: bool = False) -> tuple[NDArray, list[str], list[int]]:
+    """Return the paths of tokens (T, n, 1 to 3), the names of the axes, and the final cluster of each token.
+
+    Args:
+        records: The depths of one flow.
+        space: Whether there are three coordinates, of tokens in three dimensions or more.
+    """
+    import numpy
+
+    first, space = records[0], space and records[0]["space"] is not None
+    paths = numpy.array([record["space" if space else "plane"] for record in records], dtype=float)
+    names = first.get("space_axes" if space else "axes") or [f"coordinate {i + 1}" for i in range(paths.shape[2])]
+    return paths, names, first.get("labels") or [0] * paths.shape[1]
+
+
+def draw_paths(panel: Axes, records: Sequence[dict[str, Any]], colours: Theme) -> None:
+    """Draw the tokens of one flow against depth in one dimension, or their paths with first and last points in two."""
+    times, (paths, names, labels) = [record["t"] for record in records], paths_of(records)
     step = max(1, paths.shape[1] // MAX_PATHS)
     paths, token_colours = paths[:, ::step], cluster_colours(labels, colours)[::step]
     linewidth = 1.0 if paths.shape[1] < 100 else 0.5
@@ -188,29 +178,23 @@ def _draw_curves(
         panel.legend(**legend_options(colours))
 
 
-def save_animation(
-    path: str | Path,
-    times: Sequence[float],
-    paths: NDArray,
-    names: Sequence[str],
-    labels: Sequence[int],
-    *,
-    title: str,
-    theme: str = "light",
-) -> None:
+def save_particle_animation(path: str | Path, records: Sequence[dict[str, Any]], *, theme: str = "light") -> None:
     """Write an animation with one frame for each saved depth: tokens with short trails, coloured by final cluster.
 
-    The arguments are those of `flow_figure`, with the depths as `times`.
+    Args:
+        path: The file, a gif.
+        records: Records of flows of particles; the first flow is drawn.
+        theme: Key of `THEMES`.
     """
     from matplotlib.collections import LineCollection
 
-    check_animation_path(str(path))
-    colours = THEMES[theme]
+    depths, colours = first_flow(records), THEMES[theme]
+    times, (paths, names, labels) = [record["t"] for record in depths], paths_of(depths)
     step = max(1, paths.shape[1] // MAX_PATHS)
     paths, token_colours = paths[:, ::step], cluster_colours(labels, colours)[::step]
     if paths.shape[2] == 1:  # depth on the x-axis
-        paths, names = _against_depth(times, paths), ("depth t", names[0])
-    figure, panel = new_animation_figure(title, colours)
+        paths, names = _against_depth(times, paths), ["depth t", names[0]]
+    figure, panel = new_animation_figure(depths[0]["title"], colours)
     low, high = paths.min((0, 1)), paths.max((0, 1))
     margin = 0.06 * (high - low) + 1e-9
     panel.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
@@ -235,14 +219,10 @@ def save_animation(
 
 
 def save_frames(figure: Figure, draw: Callable[[int], None], count: int, path: str | Path) -> None:
-    """Write an animation whose frame `i` is the figure after `draw(i)`; the last frame is repeated."""
+    """Write a gif whose frame `i` is the figure after `draw(i)`; the last frame is repeated."""
     from matplotlib import animation
 
-    writer = (
-        animation.PillowWriter(_FRAMES_PER_SECOND)
-        if Path(path).suffix.lower() == ".gif"
-        else animation.FFMpegWriter(_FRAMES_PER_SECOND)
-    )
+    writer = animation.PillowWriter(_FRAMES_PER_SECOND)
     with writer.saving(figure, str(path), figure.dpi):
         for frame in range(count + _LAST_FRAME_REPEATS):
             draw(min(frame, count - 1))
@@ -281,7 +261,7 @@ def depth_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
     charts = []
     models = list(dict.fromkeys(record["model"] for record in records))
     for model in models:
-        runs = [list(group) for _, group in groupby((r for r in records if r["model"] == model), key=chunk_key)]
+        runs = depth_runs([record for record in records if record["model"] == model])
         lengths = sorted({record["n"] for run in runs for record in run})
         x = Axis("layers passed" + (", then the final norm" if runs[0][-1]["normed"] else ""), integer_ticks=True)
         name = "" if len(models) == 1 else f"{model_name(model)}, n = {', '.join(map(str, lengths))}: "

@@ -8,19 +8,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
+from howsmooth.questions.flows import of_kind
 from howsmooth.report.chart import PALETTE_SIZE
-from howsmooth.report.flow_figures import COUNTS, SIZES, SMALLEST_SIZE, depth_of
-from howsmooth.report.flow_tables import depth_label, of_kind, plateau_lines
+from howsmooth.report.flow_figures import COUNTS, SIZES, SMALLEST_SIZE, depth_of, paths_of
+from howsmooth.report.flow_tables import depth_label, depth_runs, flows_of, plateau_lines
 from howsmooth.report.rows import model_name, token
 from howsmooth.report.web_page import embed_json, render
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from howsmooth.dynamics.runs import ParticleRun
-    from howsmooth.studies.depth import DepthTrajectory
 
-MAX_TOKENS = 600  # tokens that are drawn: with more, every k-th
 _ASINH_RATIO = 40.0  # coordinates that grow by more than this factor are drawn on an asinh scale
 _DASHES = {"-": 0, "--": 1, "-.": 1, ":": 2}
 
@@ -32,81 +30,41 @@ def flow_page(scenes: Sequence[dict[str, Any]]) -> str:
     return render("flow.html", ("flow.js",), data=embed_json(list(scenes)))
 
 
-def particle_page(run: ParticleRun, records: Sequence[dict[str, Any]]) -> str:
-    """Return the HTML page of a flow of particles; from dimension 3 on the view can be rotated."""
-    from howsmooth.dynamics.instruments import principal_view, view_and_labels
-
-    declared, trajectory, (n, d) = run.declared, run.trajectory, run.trajectory.last.shape
-    view, labels = view_and_labels(trajectory, run.field, declared.watch.tol)
-    if d > 2:
-        view = principal_view(trajectory.tokens, 3)
-    facts = (
-        f"{n} tokens in dimension {d}, {declared.flow.coordinates}: {trajectory.ending}, {trajectory.steps} steps "
-        f"of {trajectory.solver}; tokens closer than {declared.watch.tol:g} are together. Seed "
-        f"{declared.tokens.seed}."
-    )
-    return flow_page(
-        [
-            particle_scene(
-                of_kind(records, "depth"),
-                view(trajectory.tokens).numpy(),
-                view.names,
-                labels,
-                title=run.title,
-                about=declared.about,
-                facts=facts,
-            )
-        ]
-    )
+def particle_page(records: Sequence[dict[str, Any]]) -> str:
+    """Return the HTML page of flows of particles, one scene for each; from dimension 3 on the view can be rotated."""
+    return flow_page([particle_scene(depths) for flow in flows_of(records) if (depths := of_kind(flow, "particles"))])
 
 
-def depth_page(passages: Sequence[DepthTrajectory], records: Sequence[dict[str, Any]]) -> str:
-    """Return the HTML page of chunks of text passing through a model, for those that have records."""
-    from howsmooth.studies.depth import principal_coordinates
-
-    scenes = []
-    for passage in passages:
-        own_records = [r for r in records if (r["n"], r["sample"]) == (passage.n, passage.sample)]
-        if own_records:
-            scenes.append(depth_scene(own_records, *principal_coordinates(passage), passage.chunk.words))
-    return flow_page(scenes)
+def depth_page(records: Sequence[dict[str, Any]]) -> str:
+    """Return the HTML page of chunks of text passing through models, one scene for each chunk."""
+    return flow_page([depth_scene(run) for run in depth_runs(records)])
 
 
-def particle_scene(
-    records: Sequence[dict[str, Any]],
-    paths: NDArray,
-    names: Sequence[str],
-    labels: Sequence[int],
-    *,
-    title: str,
-    about: str = "",
-    facts: str = "",
-) -> dict[str, Any]:
+def particle_scene(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the scene of a flow of particles, coloured by their final cluster, as JSON for `flow_page`.
 
     Args:
-        records: One record for each saved depth.
-        paths: Coordinates of shape (T, n, d) with d from 1 to 3.
-        names: Name of each coordinate.
-        labels: Final cluster of each token.
-        title: Title of the scene.
-        about: Paragraph below the title.
-        facts: Line at the end of the page.
+        records: Records of kind "particles", one for each saved depth.
     """
     import numpy
 
-    depths = [record["t"] for record in records]
+    first, last, depths = records[0], records[-1], [record["t"] for record in records]
+    paths, names, labels = paths_of(records, space=True)
     full_trails = paths.shape[2] == 1
     if full_trails:  # depth on the x-axis, and the path from the first depth on stays visible
         times = numpy.broadcast_to(numpy.asarray(depths)[:, None, None], paths.shape)
-        paths, names = numpy.concatenate([times, paths], -1), ("depth", names[0])
-    step = max(1, -(-paths.shape[1] // MAX_TOKENS))
-    words = [f"token {i}" for i in range(0, paths.shape[1], step)]
-    paths, labels, n_clusters = paths[:, ::step], list(labels)[::step], max(labels) + 1
+        paths, names = numpy.concatenate([times, paths], -1), ["depth", names[0]]
+    step = -(-first["n"] // paths.shape[1])
+    words = [f"token {i}" for i in range(0, first["n"], step)]
+    n_clusters = max(labels) + 1
     sequential = n_clusters > PALETTE_SIZE
     token_colours = [label / max(n_clusters - 1, 1) for label in labels] if sequential else labels
     plateaus = "; ".join(plateau_lines(records))
-    about = " ".join([*about.split(), f"{plateaus[0].upper()}{plateaus[1:]}." if plateaus else ""]).strip()
+    about = f"{first.get('about', '')} {plateaus[:1].upper()}{plateaus[1:]}{'.' * bool(plateaus)}".strip()
+    facts = (
+        f"{last['n']} tokens in dimension {last['d']}, {last['coordinates']}: {last['ending']}, {last['steps']} steps "
+        f"of {last['solver']}; tokens closer than {last['tol']:g} are together. Seed {last['seed']}."
+    )
     if step > 1:
         facts += f" One token of every {step} is drawn."
     return _scene(
@@ -121,8 +79,8 @@ def particle_scene(
             _chart("How many", _curves(records, COUNTS), log=True, steps=True),
             _chart("How large", _curves(records, SIZES), log=True, minimum=SMALLEST_SIZE),
         ],
-        title=title,
-        choice=title,
+        title=last["title"],
+        choice=last["title"],
         about=about,
         facts=facts,
         full_trails=full_trails,
@@ -130,19 +88,16 @@ def particle_scene(
     )
 
 
-def depth_scene(
-    records: Sequence[dict[str, Any]], paths: NDArray, names: Sequence[str], words: Sequence[str]
-) -> dict[str, Any]:
+def depth_scene(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the scene of a text passing through the layers of a model, coloured by position, as JSON for `flow_page`.
 
     Args:
-        records: One record for each depth; an interrupted run has fewer than `paths`, and only these are shown.
-        paths: Directions of the tokens, of shape (T, n, 3).
-        names: Name of each coordinate.
-        words: The tokens of the text.
+        records: One record for each depth.
     """
-    first, n = records[0], len(words)
-    paths = paths[: len(records)]
+    import numpy
+
+    first, n, words = records[0], records[0]["n"], records[0]["words"]
+    step = -(-n // len(words))
     name = model_name(first["model"])
     sink = (
         ""
@@ -156,14 +111,14 @@ def depth_scene(
     depth_texts = [
         f"{depth_label(r)} of {first['layers']} layers" if not r["normed"] else "after the norm" for r in records
     ]
-    labelled_words = [f"{token(word)}  @{i}" for i, word in enumerate(words)]
+    labelled_words = [f"{token(word)}  @{i * step}" for i, word in enumerate(words)]
     return _scene(
-        paths,
-        names,
+        numpy.array([record["coordinates"] for record in records]),
+        first["axes"],
         [depth_of(r) for r in records],
         depth_texts,
         labelled_words,
-        [i / max(n - 1, 1) for i in range(n)],
+        [i / max(len(words) - 1, 1) for i in range(len(words))],
         True,
         _depth_charts(records),
         title=f"{name}: {n} tokens through {first['layers']} layers",
@@ -172,9 +127,9 @@ def depth_scene(
         f"vary most; colour is the position in the text.{sink}",
         facts=f"Text: {text} (sha256 {first['text_sha256'][:12]}…), weights "
         f"{first['weights'] or 'as loaded'}, {first['dtype']}, seed {first['seed']}, "
-        f"howsmooth {first['versions']['howsmooth']}.",
+        f"howsmooth {first['versions']['howsmooth']}." + (f" One token of every {step} is drawn." if step > 1 else ""),
         full_trails=False,
-        sink=first["sink"],
+        sink=None if first["sink"] is None or first["sink"] % step else first["sink"] // step,
     )
 
 

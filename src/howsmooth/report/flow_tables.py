@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Group
+from rich.console import RenderableType
 from rich.text import Text
 
+from howsmooth.dynamics.grid import Grid
 from howsmooth.dynamics.instruments import plateaus
+from howsmooth.questions.flows import of_kind
+from howsmooth.records.arrays import evenly_spaced
 from howsmooth.report.measurement_tables import FIXED_TOKENS_TEXT
 from howsmooth.report.rows import (
     ACCEPTED_STATUSES,
@@ -23,9 +25,6 @@ from howsmooth.report.rows import (
     token,
 )
 from howsmooth.report.table import Column, Table
-
-if TYPE_CHECKING:
-    from howsmooth.dynamics.runs import DensityRun, GaussianRun, ParticleRun
 
 _MAX_DEPTH_ROWS, _MAX_TIME_ROWS = 12, 10
 # Field of the record, heading, significant digits (None: an integer).
@@ -64,26 +63,28 @@ def flow_table(records: Sequence[dict[str, Any]], title: str, renormalised: bool
             Column("depth", lambda r: f"{r['t']:.4g}", style="bold", key=True),
             *(instrument(*column) for column in _INSTRUMENTS),
         ],
-        [records[k] for k in _evenly_spaced(len(records), _MAX_DEPTH_ROWS)],
+        [records[k] for k in evenly_spaced(len(records), _MAX_DEPTH_ROWS)],
     )
 
 
-def particle_tables(run: ParticleRun, records: Sequence[dict[str, Any]]) -> Group:
-    """Return the tables of a flow of particles: depths, final state, clusters, and growth of a perturbation."""
-    depths, growth = of_kind(records, "depth"), of_kind(records, "growth")
-    trajectory, (n, d) = run.trajectory, run.trajectory.last.shape
-    ending = Text(
-        f"{n} tokens in dimension {d}, {'e^{−tV}x' if run.renormalised else 'x'}: {trajectory.ending}, "
-        f"{trajectory.steps} steps of {trajectory.solver}, {trajectory.evaluations} evaluations, "
-        f"{trajectory.seconds:.2g} s; tokens closer than {run.declared.watch.tol:g} are together",
-        style="dim",
-    )
-    return Group(
-        flow_table(depths, run.title, run.renormalised),
-        ending,
-        *map(Text, plateau_lines(depths)),
-        *([growth_of_perturbations_table(growth, run.renormalised)] if growth else []),
-    )
+def particle_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
+    """Return the tables of each flow of particles: depths, final state, clusters, and growth of a perturbation."""
+    parts: list[RenderableType] = []
+    for flow in flows_of(records):
+        depths, growth = of_kind(flow, "particles"), of_kind(flow, "perturbation growth")
+        renormalised = flow[0]["coordinates"] == "renormalised"
+        if depths:
+            last = depths[-1]
+            ending = (
+                f"{last['n']} tokens in dimension {last['d']}, {'e^{−tV}x' if renormalised else 'x'}: "
+                f"{last['ending']}, {last['steps']} steps of {last['solver']}, {last['evaluations']} evaluations, "
+                f"{last['seconds']:.2g} s; tokens closer than {last['tol']:g} are together"
+            )
+            parts += [flow_table(depths, last["title"], renormalised), Text(ending, style="dim")]
+            parts += map(Text, plateau_lines(depths))
+        if growth:
+            parts.append(growth_of_perturbations_table(growth, renormalised))
+    return parts
 
 
 def plateau_lines(records: Sequence[dict[str, Any]]) -> list[str]:
@@ -111,7 +112,7 @@ def growth_of_perturbations_table(records: Sequence[dict[str, Any]], renormalise
             Column(
                 f"interval, {confidence_text(records)}", lambda r: interval(r["lower"], r["upper"]), "left", wrap=False
             ),
-            Column("Π σ₁ of layers", lambda r: number(r["product"])),
+            Column("Π σ₁ of layers", _number("product", 4)),
             Column("log σ₁ / depth", lambda r: number(r["exponent"], 3)),
             Column("Lip of the velocity", lambda r: number(r["local"])),
         ],
@@ -149,64 +150,67 @@ def moments_table(record: dict[str, Any], title: str, particles: dict[str, Any] 
             Column(f"{compared['n']} particles: to the flow", distance("coupled"), when=particles is not None),
             Column("W₂ of moments", distance("moments"), when=particles is not None),
         ],
-        _evenly_spaced(len(record["times"]), _MAX_TIME_ROWS),
+        evenly_spaced(len(record["times"]), _MAX_TIME_ROWS),
     )
 
 
-def gaussian_tables(run: GaussianRun, record: dict[str, Any]) -> Group:
-    """Return the moments of a Gaussian flow, and its final state, blow-up time in closed form and limiting rank."""
-    flow, exact, rank = run.flow, run.closed_form, run.rank
-    lines = (
-        []
-        if exact is None
-        else ["V = I in closed form: " + (f"blow-up at t = {exact:.6g}" if exact < 1e300 else "no blow-up")]
-    )
-    lines.append(
-        "eigenvalues of the covariance: " + ", ".join(rank.fates) + f"; rank {rank.rank} in the limit, "
-        f"{rank.shape_rank} in shape" + ("" if rank.settled else "; not settled yet, follow it for longer")
-    )
-    return Group(
-        moments_table(record, run.title, record["particles"]),
-        Text(f"{flow.ending}, {flow.steps} steps, {flow.seconds:.2g} s", style="dim"),
-        *map(Text, lines),
-    )
-
-
-def density_tables(run: DensityRun, records: Sequence[dict[str, Any]]) -> Group:
-    """Return the moments of a density and its final state, and the distances of particles to it."""
-    flow, runs = run.flow, of_kind(records, "particles")
-    parts: list[Table | Text] = [
-        moments_table(records[0], run.title),
-        Text(
-            f"{flow.status} at t = {float(flow.times[-1]):.4g} on {flow.grid}, "
-            f"{flow.steps} steps of order {flow.order}, "
-            f"mass lost {flow.mass_error:.1g}, against the walls {flow.leaked:.1g}, {flow.seconds:.2g} s",
-            style="dim",
-        ),
-    ]
-    for fitted in rate_records(records):
-        repeats = counted(1 + max(one["repeat"] for one in runs), "draw")
-        parts += [
-            rate_table(fitted, f"Particles to the density, mean of {repeats}"),
+def gaussian_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
+    """Return the moments of each Gaussian flow, its final state, blow-up time in closed form and limiting rank."""
+    parts: list[RenderableType] = []
+    for record in records:
+        exact, rank = record.get("closed_form_blow_up"), record["limiting_rank"]
+        blow_up = "no blow-up" if exact is None or exact > 1e300 else f"blow-up at t = {exact:.6g}"
+        ending = f"{record['ending']}, {record['steps']} steps, {record['seconds']:.2g} s"
+        parts += [moments_table(record, record["title"], record["particles"]), Text(ending, style="dim")]
+        parts += [Text(f"V = I in closed form: {blow_up}")] if record["has_closed_form"] else []
+        parts.append(
             Text(
-                f"{fitted['distance']} ≈ {fitted['rate']['constant']:.3g} "
-                f"n^({round(fitted['rate']['exponent'], 2) + 0.0:.2f})"
-            ),
-        ]
-    if len({one["n"] for one in runs}) == 1:
-        gap, name = sum(one["distance"] for one in runs) / len(runs), "d₂" if run.first.is_masked else "W₂"
-        parts.append(Text(f"{runs[0]['n']} particles: {name} to the density {gap:.3g}, mean of {len(runs)}"))
-    return Group(*parts)
+                "eigenvalues of the covariance: " + ", ".join(rank["fates"]) + f"; rank {rank['rank']} in the limit, "
+                f"{rank['shape_rank']} in shape"
+                + ("" if rank["settled"] else "; not settled yet, follow it for longer")
+            )
+        )
+    return parts
 
 
-def of_kind(records: Sequence[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Return the records of one kind among those of a flow."""
-    return [record for record in records if record["record"] == kind]
+def density_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
+    """Return the moments of each density and its final state, and the distances of particles to it."""
+    parts: list[RenderableType] = []
+    for group in flows_of(records):
+        for flow in of_kind(group, "density flow"):
+            on = Grid(tuple(flow["low"]), tuple(flow["high"]), tuple(flow["cells"]))
+            ending = (
+                f"{flow['status']} at t = {flow['times'][-1]:.4g} on {on}, {flow['steps']} steps of order "
+                f"{flow['order']}, mass lost {flow['mass_error']:.1g}, against the walls {flow['leaked']:.1g}, "
+                f"{flow['seconds']:.2g} s"
+            )
+            parts += [moments_table(flow, flow["title"]), Text(ending, style="dim")]
+        runs = of_kind(group, "particle comparison")
+        for fitted in rate_records(group):
+            repeats = counted(1 + max(one["repeat"] for one in runs), "draw")
+            law = f"{fitted['rate']['constant']:.3g} n^({round(fitted['rate']['exponent'], 2) + 0.0:.2f})"
+            parts += [
+                rate_table(fitted, f"Particles to the density, mean of {repeats}"),
+                Text(f"{fitted['distance']} ≈ {law}"),
+            ]
+        if len({one["n"] for one in runs}) == 1:
+            gap, name = sum(one["distance"] for one in runs) / len(runs), "d₂" if runs[0]["slices"] else "W₂"
+            parts.append(Text(f"{runs[0]['n']} particles: {name} to the density {gap:.3g}, mean of {len(runs)}"))
+    return parts
+
+
+def flows_of(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the records of each flow."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault(record["flow"], []).append(record)
+    return list(groups.values())
 
 
 def rate_records(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the records of fitted rates, each with its runs; empty for an interrupted run."""
-    return [{**rate, "runs": of_kind(records, "particles")} for rate in of_kind(records, "rate")]
+    runs = [{**rate, "runs": of_kind(records, "particle comparison")} for rate in of_kind(records, "rate")]
+    return [rate for rate in runs if rate["runs"]]
 
 
 def rate_table(record: dict[str, Any], title: str) -> Table:
@@ -231,20 +235,22 @@ def rate_table(record: dict[str, Any], title: str) -> Table:
     )
 
 
-def depth_tables(records: Sequence[dict[str, Any]]) -> Group:
+def depth_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     """Return two tables for each chunk of text: statistics of the tokens after each layer, growth of a perturbation."""
     parts: list[Table] = []
-    for _, group in groupby(records, key=chunk_key):
-        run = list(group)
+    for run in depth_runs(records):
         parts.append(_spread_table(run))
         if any(record["own"] is not None for record in run):
             parts.append(_depth_growth_table(run))
-    return Group(*parts)
+    return parts
 
 
-def chunk_key(record: dict[str, Any]) -> tuple[str, int, int]:
-    """Return the key of the chunk of text that a record belongs to."""
-    return record["model"], record["n"], record["sample"]
+def depth_runs(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return the records of each chunk of text, from its first depth to its last."""
+    runs: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records:
+        runs.setdefault((record["model"], record["text"], record["n"], record["sample"]), []).append(record)
+    return [sorted(run, key=lambda r: (r["depth"], r["normed"])) for run in runs.values()]
 
 
 def depth_label(record: dict[str, Any]) -> str:
@@ -337,8 +343,3 @@ def _number(key: str, digits: int | None) -> Callable[[dict[str, Any]], str]:
     return lambda record: (
         "" if record[key] is None else str(record[key]) if digits is None else number(record[key], digits)
     )
-
-
-def _evenly_spaced(count: int, limit: int) -> list[int]:
-    """Return at most `limit` indices below `count`, evenly spaced, including the first and the last."""
-    return list(dict.fromkeys(round((count - 1) * k / (limit - 1)) for k in range(limit)))

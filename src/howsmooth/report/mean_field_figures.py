@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from howsmooth.lipschitz.criterion import line_splitting_grid
 from howsmooth.lipschitz.splitting import SPLITS
 from howsmooth.report.chart import PALETTE_SIZE, Annotation, Axis, Chart, LineStyle, Series
 from howsmooth.report.charts import LENGTH_LABEL
@@ -17,8 +18,6 @@ from howsmooth.report.style import THEMES, Theme, apply_theme, current_style, fi
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from howsmooth.lipschitz.criterion import LineSplittingGrid
 
 SCORE_MATRICES = {"negative": "A = −1", "positive": "A = +1", "rotation": "A a quarter turn"}
 # Range of the colour scale for the splitting ratio: of two atoms on a line, and of the heads of a model.
@@ -148,12 +147,12 @@ def distance_chart(records: Sequence[dict[str, Any]]) -> Chart:
     if records[0]["layer"] is None:
         values = [math.inf if r["before"]["value"] == "inf" else r["before"]["value"] for r in shown]
         finite = [i for i, value in enumerate(values) if math.isfinite(value)]
-        high = max((values[i] for i in finite), default=1.0)
+        high = max((values[i] for i in finite), default=1.0) or 1.0  # equal measures
         names = [_exponent(r["p"]) for r in shown]
         return Chart(
             title,
             Axis("exponent p", tick_labels=names, lower_limit=-0.5, upper_limit=len(names) - 0.5),
-            Axis(f"distance ${letter}_p$", lower_limit=0, upper_limit=1.1 * high),
+            Axis(f"distance ${letter}_p$", lower_limit=0, upper_limit=1.1 * high or 1.0),
             [Series(finite, [values[i] for i in finite], show_markers=True, marker_index=0, colour=0)],
             annotations=[
                 Annotation(
@@ -215,53 +214,52 @@ def _splitting_colours(theme: str, limits: tuple[float, float]) -> tuple[Any, An
     return colour_map.with_extremes(bad=THEMES[theme]["grid"]), colors.TwoSlopeNorm(1.0, *limits)
 
 
-def title(a: float, masses: Sequence[float], third: float | None = None, masked: bool = False) -> str:
-    """Return the title of a picture of two atoms on a line.
+def title(record: dict[str, Any]) -> str:
+    """Return the title of a record of atoms on a line.
 
     Example:
-        >>> title(-1.0, (1.0, 3.0))
+        >>> title({"a": -1.0, "masses": [1.0, 3.0], "third": None, "masked": False})
         'a = −1, masses 1 : 3'
     """
-    at = "" if third is None else f", third atom at {third:g}"
-    mask = ", masked" if masked else ""
-    return f"a = {a:g}, masses {' : '.join(f'{m:g}' for m in masses)}{at}{mask}".replace("-", "−")
+    at = "" if record["third"] is None else f", third atom at {record['third']:g}"
+    mask = ", masked" if record["masked"] else ""
+    masses = " : ".join(f"{mass:g}" for mass in record["masses"])
+    return f"a = {record['a']:g}, masses {masses}{at}{mask}".replace("-", "−")
 
 
-def picture_figure(picture: LineSplittingGrid, *, theme: str = "light") -> Figure:
-    """Draw one picture of two atoms on a line."""
-    axis, found = picture.found
-    text = title(picture.a, picture.all_masses, picture.third, picture.masked)
-    return line_figure([{"title": text, "axis": axis, "ratio": found.ratio}], theme=theme)
+def ratio(record: dict[str, Any]) -> float:
+    """Return the splitting ratio of a record, which JSON writes as null where it is infinite."""
+    return math.inf if record["ratio"] is None else float(record["ratio"])
 
 
-def line_figure(pictures: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """Draw the splitting ratio of two atoms on a line, one panel for each picture; contours are at ratio 1.
+def line_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
+    """Draw the splitting ratio of two atoms on a line, one panel for each record; contours are at ratio 1.
 
-    Args:
-        pictures: Dictionaries with "title", "axis" of shape (points,) and "ratio" of shape (points, points).
-        theme: Key of `THEMES`.
+    The ratio at each point of the square is computed again, in closed form, from the parameters in the record.
     """
     colours = THEMES[theme]
     colour_map, norm = _splitting_colours(theme, LINE_RATIO_RANGE)
-    columns = min(3, len(pictures))
-    n_rows = -(-len(pictures) // columns)
+    columns = min(3, len(records))
+    n_rows = -(-len(records) // columns)
     figure = new_figure(4.3 * columns + 0.9, 4.2 * n_rows, colours)
     panels = figure.subplots(n_rows, columns, squeeze=False).flatten()
-    for panel, picture in zip(panels, pictures, strict=False):
-        axis, ratio = (picture[name].numpy() for name in ("axis", "ratio"))
+    for panel, record in zip(panels, records, strict=False):
+        grid_axis, found = line_splitting_grid(
+            *(record[name] for name in ("extent", "points", "a", "masses", "third")), masked=record["masked"]
+        )
+        axis, ratios = grid_axis.numpy(), found.ratio.numpy()
         edge = float(axis[-1] + (axis[1] - axis[0]) / 2)
         image = panel.imshow(
-            ratio,
+            ratios,
             origin="lower",
             extent=(-edge, edge, -edge, edge),
             cmap=colour_map,
             norm=norm,
             interpolation="nearest",
         )
-        panel.contour(axis, axis, ratio, levels=[1.0], colors=[colours["foreground"]], linewidths=1.1)
-        share = float((ratio > 1).mean())
+        panel.contour(axis, axis, ratios, levels=[1.0], colors=[colours["foreground"]], linewidths=1.1)
         panel.set_title(
-            f"{picture['title']}\n{100 * share:.2g} % splits, ratio up to {float(ratio.max()):.5g}",
+            f"{title(record)}\n{100 * record['share']:.2g} % splits, ratio up to {record['ratio']:.5g}",
             loc="left",
             fontsize=current_style().legend_size,
             color=colours["foreground"],
@@ -269,9 +267,9 @@ def line_figure(pictures: Sequence[dict[str, Any]], *, theme: str = "light") -> 
         panel.set_xlabel("first atom x")
         panel.set_ylabel("second atom y")
         apply_theme(panel, colours, grid=False)
-    for panel in panels[len(pictures) :]:
+    for panel in panels[len(records) :]:
         panel.set_visible(False)
-    _add_colour_bar(figure, image, panels[: len(pictures)], colours, LINE_RATIO_RANGE)
+    _add_colour_bar(figure, image, panels[: len(records)], colours, LINE_RATIO_RANGE)
     return finish_figure(figure, "", colours)
 
 
@@ -305,7 +303,7 @@ def heads_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> 
                     heads.index(-1 if record["head"] is None else record["head"]),
                     layers.index(record["layer"]),
                 )
-                grid[row, column] = numpy.nanmax([grid[row, column], record["ratio"]])
+                grid[row, column] = numpy.nanmax([grid[row, column], ratio(record)])
                 if record["verdict"] == SPLITS:
                     panel.plot(column, row, "o", markerfacecolor="none", color=colours["foreground"], markersize=9)
         image = panel.imshow(grid, origin="lower", cmap=colour_map, norm=norm, aspect="auto")

@@ -9,13 +9,14 @@ from typing import Any
 from rich.text import Text
 
 from howsmooth.lipschitz.splitting import SPLITS, UNDECIDED
-from howsmooth.report.mean_field_figures import title
+from howsmooth.report.mean_field_figures import ratio, title
 from howsmooth.report.rows import (
     interval,
     magnitude,
     model_name,
     none_first,
     number,
+    plural_of,
     ratio_text,
     scientific,
     special_tokens_text,
@@ -27,17 +28,10 @@ from howsmooth.report.table import Column, Table
 _SHOWN_LENGTHS = 2
 _VERDICTS = {"true": "green", "false": "bold red", "open": "yellow"}
 _KINDS = {"W": "tokens without positions", "d": "tokens with times"}
-_MAPS = {
-    "head": "heads",
-    "attention": "attention layers",
-    "layer": "Transformer layers",
-    "block": "blocks",
-    "normed": "normed attention layers",
-}
 
 
-def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of regimes with a row for each γR²: the constant at a few lengths, its plateau, and bounds."""
+def regimes_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return the table of regimes, with a row for each γR²: the constant at a few lengths, its plateau, and bounds."""
     sign = "−1" if records[0]["scores"] == "negative" else "+1"
     lengths = sorted({record["log_n"] for record in records})
     last = len(lengths) - 1
@@ -56,62 +50,78 @@ def regimes_table(records: Sequence[dict[str, Any]]) -> Table:
     def common(heading: str, name: str, style: str = "") -> Column:
         return Column(heading, lambda row: scientific(_any(row)[name]), style=style, wrap=False)
 
-    return Table(
-        f"Largest constant of n tokens at two points in the ball, exact (d = 1, A = {sign}, V = 1)",
-        [
-            Column("γR²", lambda row: f"{_any(row)['gamma_r2']:g}", style="bold", wrap=False, min_width=3),
-            *map(length, shown),
-            common("plateau", "log_plateau", "bold green"),
-            common("from n* on", "log_crossover"),
-            common("≥ two Diracs", "log_two_dirac", "dim"),
-            common("≥ three points", "log_three_points"),
-            common("≤ for all n", "log_n_free", "dim"),
-            Column(
-                "ratio",
-                lambda row: ratio_text(_any(row)["log_n_free"] - _any(row)["log_three_points"]),
-                wrap=False,
-                min_width=5,
-            ),
-        ],
-        list(rows.values()),
-    )
+    return [
+        Table(
+            f"Largest constant of n tokens at two points in the ball, exact (d = 1, A = {sign}, V = 1)",
+            [
+                Column("γR²", lambda row: f"{_any(row)['gamma_r2']:g}", style="bold", wrap=False, min_width=3),
+                *map(length, shown),
+                common("plateau", "log_plateau", "bold green"),
+                common("from n* on", "log_crossover"),
+                common("≥ two Diracs", "log_two_dirac", "dim"),
+                common("≥ three points", "log_three_points"),
+                common("≤ for all n", "log_n_free", "dim"),
+                Column(
+                    "ratio",
+                    lambda row: ratio_text(_any(row)["log_n_free"] - _any(row)["log_three_points"]),
+                    wrap=False,
+                    min_width=5,
+                ),
+            ],
+            list(rows.values()),
+        )
+    ]
 
 
 def _any(row: dict[float, dict[str, Any]]) -> dict[str, Any]:
     return next(iter(row.values()))
 
 
-def masked_table(records: Sequence[dict[str, Any]]) -> Table:
+def masked_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     """Return the table of masked attention with a row for each a and p: attained, proved, and the stated bound."""
-    return Table(
-        f"Masked attention in d_p (d = 1, A = −a, V = 1, R = 1): {records[0]['n']} atoms, or a limit of more",
-        [
-            Column("a", lambda r: f"{r['a']:g}", style="bold", key=True),
-            Column("p", lambda r: "∞" if r["p"] == "inf" else f"{r['p']:g}", style="bold", key=True),
-            Column("running mean", lambda r: number(r["running_mean"]), style="dim"),
-            Column("≥ attained", lambda r: number(r["attained"]), style="bold green"),
-            Column(
-                "≤ proved",
-                lambda r: "none" if r["log_bound"] is None else magnitude(r["log_bound"], 4),
-                style="bold green",
-            ),
-            Column(
-                "ratio",
-                lambda r: "" if r["log_bound"] is None else ratio_text(r["log_bound"] - math.log(r["attained"])),
-            ),
-            Column("unmasked", lambda r: number(r["unmasked"]), style="dim"),
-            Column("as stated", lambda r: magnitude(math.log(r["stated"]), 4)),
-            Column("which is", lambda r: Text(r["verdict"], style=_VERDICTS[r["verdict"]]), "left", wrap=False),
-        ],
-        records,
-        group=lambda r: r["a"],
-    )
+    return [
+        Table(
+            f"Masked attention in d_p (d = 1, A = −a, V = 1, R = 1): {records[0]['n']} atoms, or a limit of more",
+            [
+                Column("a", lambda r: f"{r['a']:g}", style="bold", key=True),
+                Column("p", lambda r: "∞" if r["p"] == "inf" else f"{r['p']:g}", style="bold", key=True),
+                Column("running mean", lambda r: number(r["running_mean"]), style="dim"),
+                Column("≥ attained", lambda r: number(r["attained"]), style="bold green"),
+                Column(
+                    "≤ proved",
+                    lambda r: "none" if r["log_bound"] is None else magnitude(r["log_bound"], 4),
+                    style="bold green",
+                ),
+                Column(
+                    "ratio",
+                    lambda r: "" if r["log_bound"] is None else ratio_text(r["log_bound"] - math.log(r["attained"])),
+                ),
+                Column("unmasked", lambda r: number(r["unmasked"]), style="dim"),
+                Column("as stated", lambda r: magnitude(math.log(r["stated"]), 4)),
+                Column("which is", lambda r: Text(r["verdict"], style=_VERDICTS[r["verdict"]]), "left", wrap=False),
+            ],
+            records,
+            group=lambda r: r["a"],
+        )
+    ]
 
 
-def distance_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of distances before and after attention, with a row for each layer, length and exponent."""
+def distance_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return a table for each pair: before and after attention, with a row for each layer, length and exponent."""
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault((record["model"], *_pair(record), record["distance"]), []).append(record)
+    return [_distance_table(group) for group in groups.values()]
+
+
+def _pair(record: dict[str, Any]) -> tuple[str, str]:
+    first, second = record.get("texts") or record["files"]
+    return first, second
+
+
+def _distance_table(records: Sequence[dict[str, Any]]) -> Table:
     first = records[0]
-    names = first.get("texts") or first.get("files") or ("", "")
+    names = _pair(first)
     pair = f"{names[0]} and {names[1]}" if names[0] != names[1] else f"two chunks of {names[0]}"
     model = "" if first["model"] is None else f"{model_name(first['model'])}: "
     after = any(record["after"] for record in records)
@@ -166,43 +176,47 @@ def _gap(record: dict[str, Any]) -> str:
     return "" if math.isnan(gap) else f"{gap:.0e}"
 
 
-def splitting_table(records: Sequence[dict[str, Any]]) -> Table:
+def splitting_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     """Return the table of splitting with a row for each layer and length: number of split maps, largest ratio."""
     first = records[0]
 
     def of_top(get: Callable[[dict[str, Any]], Any]) -> Callable[[list[dict[str, Any]]], Any]:
-        return lambda group: get(max(group, key=lambda record: record["ratio"]))
+        return lambda group: get(max(group, key=ratio))
 
-    return Table(
-        f"{model_name(first['model'])}: mass splitting in its {_MAPS[first['map']]} on {text_name(first)}",
-        [
-            Column("layer", lambda group: group[0]["layer"], key=True),
-            Column("n", lambda group: group[0]["n"], style="bold", key=True),
-            Column("split", lambda group: f"{_count(group, SPLITS)} of {len(group)}", style="bold green"),
-            Column("undecided", lambda group: _count(group, UNDECIDED), style="dim"),
-            Column("largest ratio", of_top(lambda r: number(r["ratio"])), style="bold"),
-            Column("between", of_top(lambda r: interval(r["ratio_lower"], r["ratio_upper"], 4)), "left", wrap=False),
-            Column("‖D‖", of_top(lambda r: number(r["norm"]["value"]))),
-            Column("own", of_top(lambda r: number(r["own"]))),
-            Column(
-                "at",
-                of_top(
-                    lambda r: (
-                        Text("" if r["head"] is None else f"head {r['head']}, ")
-                        .append(token(r["token"]), style="magenta")
-                        .append(f" @{r['atom']}", style="dim")
-                    )
+    return [
+        Table(
+            f"{model_name(first['model'])}: mass splitting in its {plural_of(first['map'])} on {text_name(first)}",
+            [
+                Column("layer", lambda group: group[0]["layer"], key=True),
+                Column("n", lambda group: group[0]["n"], style="bold", key=True),
+                Column("split", lambda group: f"{_count(group, SPLITS)} of {len(group)}", style="bold green"),
+                Column("undecided", lambda group: _count(group, UNDECIDED), style="dim"),
+                Column("largest ratio", of_top(lambda r: number(ratio(r))), style="bold"),
+                Column(
+                    "between", of_top(lambda r: interval(r["ratio_lower"], r["ratio_upper"], 4)), "left", wrap=False
                 ),
-                "left",
-            ),
-        ],
-        _by_layer(records),
-        caption=f"{_count(records, SPLITS)} of {len(records)} split. Ratio: max over tokens of ‖∂₁G(x_i, μ)‖ (own) to "
-        "‖D‖; above 1, repeated tokens are rougher",
-    )
+                Column("‖D‖", of_top(lambda r: number(r["norm"]["value"]))),
+                Column("own", of_top(lambda r: number(r["own"]))),
+                Column(
+                    "at",
+                    of_top(
+                        lambda r: (
+                            Text("" if r["head"] is None else f"head {r['head']}, ")
+                            .append(token(r["token"]), style="magenta")
+                            .append(f" @{r['atom']}", style="dim")
+                        )
+                    ),
+                    "left",
+                ),
+            ],
+            _by_layer(records),
+            caption=f"{_count(records, SPLITS)} of {len(records)} split. Ratio: max over tokens of ‖∂₁G(x_i, μ)‖ (own) "
+            "to ‖D‖; above 1, repeated tokens are rougher",
+        )
+    ]
 
 
-def repeated_table(records: Sequence[dict[str, Any]]) -> Table:
+def copies_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     """Return the table of what repeating one token does to the constant, with a row for each layer and length."""
     first = records[0]
 
@@ -221,45 +235,50 @@ def repeated_table(records: Sequence[dict[str, Any]]) -> Table:
             Column("least", lambda group: f"× {min(record[which] for record in group):.4f}", style="dim"),
         ]
 
-    return Table(
-        f"{model_name(first['model'])}: one token repeated {first['copies']} times, Lip of the {first['map']} on "
-        f"{text_name(first)}",
-        [
-            Column("layer", lambda group: group[0]["layer"], key=True),
-            Column("n", lambda group: group[0]["n"], key=True),
-            Column("Lip before", lambda group: number(group[0]["before"]["value"]), style="bold green"),
-            *columns("next position", "next_over_before"),
-            *columns("kept position", "kept_over_before"),
-        ],
-        _by_layer(records),
-    )
+    return [
+        Table(
+            f"{model_name(first['model'])}: one token repeated {first['copies']} times, Lip of the {first['map']} on "
+            f"{text_name(first)}",
+            [
+                Column("layer", lambda group: group[0]["layer"], key=True),
+                Column("n", lambda group: group[0]["n"], key=True),
+                Column("Lip before", lambda group: number(group[0]["before"]["value"]), style="bold green"),
+                *columns("next position", "next_over_before"),
+                *columns("kept position", "kept_over_before"),
+            ],
+            _by_layer(records),
+        )
+    ]
 
 
-def which_table(records: Sequence[dict[str, Any]]) -> Table:
+def cases_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     """Return the table of which kinds of maps split."""
-    return Table(
-        "Which maps split? ratio = max_i ‖∂₁G(x_i, μ)‖ / ‖D‖",
-        [
-            Column("map", lambda r: r["kind"], "left"),
-            Column("measure", lambda r: r["where"], "left"),
-            Column("‖D‖", lambda r: number(r["norm"])),
-            Column("after splitting", lambda r: number(r["after"])),
-            Column("ratio", lambda r: "∞" if r["ratio"] > 1e9 else number(r["ratio"], 5), style="bold green"),
-            Column("limit", lambda r: r["limit"], "left", wrap=False),
-        ],
-        records,
-        group=lambda r: r["kind"],
-    )
+    return [
+        Table(
+            "Which maps split? ratio = max_i ‖∂₁G(x_i, μ)‖ / ‖D‖",
+            [
+                Column("map", lambda r: r["map"], "left"),
+                Column("measure", lambda r: r["where"], "left"),
+                Column("‖D‖", lambda r: number(r["norm"])),
+                Column("after splitting", lambda r: number(r["after"])),
+                Column("ratio", lambda r: "∞" if ratio(r) > 1e9 else number(r["ratio"], 5), style="bold green"),
+                Column("limit", lambda r: r["limit"], "left", wrap=False),
+            ],
+            records,
+            group=lambda r: r["map"],
+        )
+    ]
 
 
-def picture_line(records: Sequence[dict[str, Any]]) -> str:
-    """Describe the record of a picture of two atoms on a line in a sentence."""
-    r = records[0]
-    square = f"[−{r['extent']:g}, {r['extent']:g}]²"
-    return (
-        f"{title(r['a'], r['masses'], r['third'], r['masked'])}: {100 * r['share']:.3g} % of {square} splits; the "
-        f"largest ratio is {r['ratio']:.6g}, at x = {r['x']:.4g}, y = {r['y']:.4g}"
-    )
+def line_tables(records: Sequence[dict[str, Any]]) -> list[Text]:
+    """Describe each square of positions of two atoms on a line in a sentence."""
+    return [
+        Text(
+            f"{title(r)}: {100 * r['share']:.3g} % of [−{r['extent']:g}, {r['extent']:g}]² splits; the "
+            f"largest ratio is {r['ratio']:.6g}, at x = {r['x']:.4g}, y = {r['y']:.4g}"
+        )
+        for r in records
+    ]
 
 
 def _by_layer(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:

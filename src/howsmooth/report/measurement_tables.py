@@ -29,6 +29,7 @@ from howsmooth.report.rows import (
     model_name,
     none_first,
     number,
+    plural_of,
     ratio_text,
     refusals,
     scope_text,
@@ -42,14 +43,6 @@ if TYPE_CHECKING:
     from howsmooth.fits import Law
 
 FIXED_TOKENS_TEXT = {"all": "", "no-special": ", special tokens held fixed", "no-first": ", first token held fixed"}
-_MAPS = {
-    "attention": "attention layers",
-    "head": "attention heads",
-    "normed": "normed attention",
-    "block": "attention blocks",
-    "layer": "Transformer layers",
-    "model": "layers together",
-}
 _MAX_LENGTHS = 6
 _CURVE_HEADINGS = {
     "checkpoint": "checkpoint",
@@ -76,8 +69,18 @@ def summary(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> Render
     return Group(*summary_parts(records, laws))
 
 
+def measure_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
+    """Return the tables of `howsmooth measure`: the constants of each model and quantity, and their growth laws."""
+    return summary_parts(records, growth_laws(records))
+
+
+def constants_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
+    """Return the constants without laws, which are fitted once, at the end."""
+    return summary_parts(records, {})
+
+
 def summary_parts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> list[RenderableType]:
-    """Return the parts of `summary`: tables, or lines of text where there is no law."""
+    """Return for each model and quantity a table, and its growth laws, or a line of text where there is none."""
     parts: list[RenderableType] = []
     grouped_laws = laws_by_quantity(laws)
     for key, group in by_quantity(records).items():
@@ -100,7 +103,7 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
     weights = f" ({first['weights']})" if first.get("weights") else ""
     unfinished = sorted({status for row in rows for status in row.unfinished})
     return Table(
-        f"{model_name(first['model'])}{weights}: {name} of its {_MAPS.get(first['map'], 'maps')} on {text_name(first)}"
+        f"{model_name(first['model'])}{weights}: {name} of its {plural_of(first['map'])} on {text_name(first)}"
         f"{FIXED_TOKENS_TEXT.get(first.get('tokens', 'all'), '')}",
         [
             Column("layer", lambda row: "all" if row.layer is None else row.layer, key=True),
@@ -188,8 +191,8 @@ def _law_columns(
     ]
 
 
-def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
-    """Return the output of `howsmooth bound`: a table for each map, and why other bounds do not apply."""
+def bounds_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
+    """Return the tables of `howsmooth bound`: one for each map, and why other bounds do not apply."""
     parts: list[RenderableType] = []
     for model in dict.fromkeys(record["model"] for record in records):
         group = [record for record in records if record["model"] == model]
@@ -198,7 +201,7 @@ def bounds_summary(records: Sequence[dict[str, Any]]) -> RenderableType:
         for reason, names in refusals(group).items():
             line = Text("Refused: ", style="yellow").append(reason, style="default")
             parts.append(line.append("\n  " + "; ".join(names), style="dim"))
-    return Group(*parts)
+    return parts
 
 
 def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow]) -> Table:

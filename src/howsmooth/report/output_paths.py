@@ -41,16 +41,8 @@ def check_animation_path(path: str, option: str = "--animate") -> None:
         >>> check_animation_path("flow.gif")
     """
     require("matplotlib", purpose=f"for {option}")
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".gif", ".mp4"):
-        raise InputError(f"expected a file ending in .gif or .mp4 for {option}, got {path!r}")
-    if suffix == ".mp4":
-        from matplotlib import animation
-
-        if not animation.writers.is_available("ffmpeg"):
-            raise InputError(
-                f"expected ffmpeg for an .mp4, got none installed; install it, or name a .gif for {option}"
-            )
+    if Path(path).suffix.lower() != ".gif":
+        raise InputError(f"expected a file ending in .gif for {option}, got {path!r}")
 
 
 def check_page_path(path: str, option: str = "--report") -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE, PER_TOKEN
 from howsmooth.report.rows import bound_title, scope_text
+from howsmooth.report.sections import record_tables
 from howsmooth.report.table import Table
 
 _MEASUREMENT_FIELDS = (
@@ -61,6 +62,8 @@ def _pack_column(cells: list[Any]) -> Any:
 
 def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
     """Return the tables that the records fill, by name: measurements, laws, bounds, worst-cases, balls, directions.
+
+    Records of other questions have a table for each kind.
 
     Args:
         records: Records in any mixture, as `howsmooth.read` returns them.
@@ -141,7 +144,7 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
             directions_of(kinds.get("measurement", [])), (*CURVE, "n", "sample", "value", "words", "shares")
         ),
     }
-    return {name: table for name, table in tables.items() if len(table)}
+    return {name: table for name, table in tables.items() if len(table)} | record_tables(records)
 
 
 def _measured_with_bounds(bounds: list[dict[str, Any]], measurements: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.fits import growth_laws
+from howsmooth.questions import find_question
 from howsmooth.records import CURVE
 from howsmooth.report.chart import MAX_DETAILED_SERIES, HeatMap
 from howsmooth.report.charts import group_by, growth_chart, heat_maps, is_drawable, tightness_chart
-from howsmooth.report.figure import draw, save_figure
+from howsmooth.report.figure import draw, draw_question, save_figure
 from howsmooth.report.rows import model_name, number
+from howsmooth.report.sections import by_question
 from howsmooth.report.style import THEMES, apply_theme, characters, current_style, figure_style, new_figure
 from howsmooth.report.ticks import separate_tick_labels, set_log_ticks
 
@@ -29,6 +31,8 @@ _MAX_WRITTEN_COLUMNS = 8  # a heat map with more columns has no numbers in its c
 
 def write_figures(records: Sequence[dict[str, Any]], folder: Path, style: str = "paper") -> list[Path]:
     """Write growth.pdf, lengths.pdf, heads.pdf and tightness.pdf as far as there are records for them.
+
+    Other questions have a figure of their name.
 
     If there are several models, maps or texts, each has its own files, with its name in theirs.
 
@@ -49,6 +53,11 @@ def write_figures(records: Sequence[dict[str, Any]], folder: Path, style: str = 
                 for kind, figure in figures(part):
                     written.append(folder / f"{kind}{name}.pdf")
                     save_figure(figure, written[-1])
+        others = [record for record in records if record["kind"] not in ("measurement", "bound")]
+        for name, part in by_question(others).items():
+            if (question := find_question(name)).draws:
+                written.append(folder / f"{name}.pdf")
+                save_figure(draw_question(question, part), written[-1])
     return written
 
 

@@ -19,22 +19,35 @@ def plan_table(plan: Plan, done: int = 0) -> Table:
     """Return the table of a study's plan and its cost; `done` is the number of tasks that are in the store already."""
     spec = plan.spec
     tasks = f"{plan.count}" + (f", {done} of them done before" if done else "")
-    maps = [spec.kind, "moved: " + ", ".join(spec.tokens), "quantities: " + ", ".join(spec.quantities)]
-    intervals = f"{spec.tol:g} at {plan.confidence:.10g}"
-    if spec.simultaneous:
-        intervals += f" each, {spec.confidence:g} for all together"
     return Table.of_facts(
         [
             ("study", spec.name),
-            ("models", _models(plan)),
-            ("texts", _texts(plan)),
-            ("lengths", f"{_lengths(spec.lengths)} × {counted(spec.samples, 'sample')}"),
-            ("maps", "; ".join(maps)),
+            *([] if spec.question == "measure" else [("question", spec.question)]),
+            *(_grid(plan) if plan.planned_models else []),
             ("tasks", tasks),
-            ("intervals", intervals),
+            *([("intervals", _intervals(plan))] if "tol" in spec.options else []),
             *_resources(plan, plan.seconds() * (1 - done / max(1, plan.count))),
         ]
     )
+
+
+def _grid(plan: Plan) -> list[tuple[str, str]]:
+    """Return the rows about models, texts, lengths and maps."""
+    spec = plan.spec
+    varied = {"moved": spec.tokens, "quantities": getattr(spec, "quantities", ())}
+    named = (f"{name}: {', '.join(values)}" for name, values in varied.items() if values)
+    return [
+        ("models", _models(plan)),
+        ("texts", _texts(plan)),
+        ("lengths", f"{_lengths(spec.lengths)} × {counted(spec.samples, 'sample')}"),
+        ("maps", "; ".join([spec.map_name, *named])),
+    ]
+
+
+def _intervals(plan: Plan) -> str:
+    spec = plan.spec
+    together = f" each, {spec.confidence:g} for all together" if getattr(spec, "simultaneous", False) else ""
+    return f"{spec.tol:g} at {plan.confidence:.10g}{together}"
 
 
 def _models(plan: Plan) -> str:
@@ -64,13 +77,13 @@ def _lengths(lengths: tuple[int, ...]) -> str:
 
 
 def _resources(plan: Plan, seconds: float) -> list[tuple[str, str]]:
-    """Return the rows about the engine, its time and its memory; `seconds` is the remaining work."""
+    """Return the rows about the engine, its time if that was estimated, and its memory; `seconds` is what remains."""
     engine = plan.spec.engine
     if engine.kind == "ray":
         where = engine.address or "a cluster of this machine"
         return [
             ("engine", f"Ray at {where}, {engine.cpus:g} CPUs and {engine.gpus:g} GPUs a task"),
-            ("time", f"about {duration(seconds)} of work, by this machine's speed"),
+            *([("time", f"about {duration(seconds)} of work, by this machine's speed")] if plan.costs else []),
             ("memory", f"at most {show_bytes(plan.worker_memory)} a worker"),
         ]
     workers, threads = plan.workers_and_threads()
@@ -78,7 +91,7 @@ def _resources(plan: Plan, seconds: float) -> list[tuple[str, str]]:
     processes = f"{workers} processes" if workers > 1 else "1 process"
     return [
         ("engine", f"{processes} × {counted(threads, 'thread')} on this machine"),
-        ("time", f"about {duration(seconds / max(1, workers))}"),
+        *([("time", f"about {duration(seconds / max(1, workers))}")] if plan.costs else []),
         (
             "memory",
             f"at most {show_bytes(plan.worker_memory * max(1, workers))}"

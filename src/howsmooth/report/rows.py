@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from howsmooth.models.map_types import MAPS
+from howsmooth.questions.measure import QUANTITIES
 from howsmooth.records import CURVE
-from howsmooth.studies.spec import QUANTITIES
 
 if TYPE_CHECKING:
     from howsmooth.fits import Law
@@ -146,6 +147,11 @@ def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None]
     for rows in maps.values():
         rows.sort(key=lambda row: (not row.is_local, row.side != "lower", row.mean_log_ratio))
     return dict(sorted(maps.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1])))
+
+
+def plural_of(name: str) -> str:
+    """Return what several maps of a name are called in a title; a record of another version may have other maps."""
+    return MAPS[name].plural if name in MAPS else "maps"
 
 
 def bound_title(record: dict[str, Any]) -> str:

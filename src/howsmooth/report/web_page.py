@@ -15,14 +15,18 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 import howsmooth
+from howsmooth.lazy import deferred
+from howsmooth.questions import find_question
 from howsmooth.records import CURVE
 from howsmooth.report.caveats import caveats_of, sources_of
 from howsmooth.report.charts import METRICS, group_by, growth_chart, heat_maps, is_drawable, map_bounds_charts
 from howsmooth.report.page_tables import one_row_per_token, pack_columns, tables_of
 from howsmooth.report.rows import bound_rows, map_name, model_name, number
+from howsmooth.report.sections import by_question, sections_of
 from howsmooth.report.table import Table
 
 _SCRIPTS = ("table.js", "plot.js", "growth.js", "heat.js", "bounds.js", "attacks.js", "direction.js", "report.js")
+_TABLES_OF_THE_SCRIPT = ("measurements", "laws", "bounds", "worst-cases", "balls", "directions")
 _MAX_TITLE_MODELS = 3
 _VIEW_FIELDS = tuple(name for name in CURVE if name not in ("layer", "head"))  # one view of the page for each value
 _MAP_FIELDS = ("model", "text", "map", "layer", "head")
@@ -48,11 +52,13 @@ def report_page(
     Returns:
         The HTML text.
     """
+    if (own := _own_page(records)) is not None:
+        return own
     tables = tables_of(records) if tables is None else tables
-    title = title or f"How smooth is attention? {_models(records)}"
+    title = title or f"How smooth is attention? {_models(records)}".strip()
     data = {
         "title": title,
-        "tables": {name: pack_columns(table) for name, table in tables.items()},
+        "tables": {name: pack_columns(table) for name, table in tables.items() if name in _TABLES_OF_THE_SCRIPT},
         "charts": page_charts(records, tables),
     }
     return render(
@@ -61,10 +67,18 @@ def report_page(
         title=title,
         data=embed_json(data),
         tiles=_tiles(records, tables),
+        sections=sections_of(records),
         caveats=caveats_of(records, notes),
         sources=sources_of(records),
         version=howsmooth.__version__,
     )
+
+
+def _own_page(records: Sequence[dict[str, Any]]) -> str | None:
+    """Return the page of a question that has one of its own, if all records answer it; None otherwise."""
+    groups = by_question(records)
+    page = find_question(next(iter(groups))).page if len(groups) == 1 else None
+    return None if page is None else str(deferred(page)(records))
 
 
 def page_charts(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> dict[str, Any]:
@@ -169,19 +183,21 @@ def embed_json(data: Any) -> Markup:
 
 
 def _models(records: Sequence[dict[str, Any]]) -> str:
-    names = [model_name(name) for name in dict.fromkeys(record["model"] for record in records)]
+    names = [model_name(name) for name in dict.fromkeys(record.get("model") for record in records) if name]
     more = f" and {len(names) - _MAX_TITLE_MODELS} more" if len(names) > _MAX_TITLE_MODELS else ""
     return ", ".join(names[:_MAX_TITLE_MODELS]) + more
 
 
 def _tiles(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> list[tuple[str, str]]:
     """Return (name, value) of the key figures at the top of the page."""
-    models = {record["model"] for record in records}
-    tiles = [
-        ("records", f"{len(records):,}"),
-        ("models" if len(models) > 1 else "model", _models(records)),
-        ("longest text", f"{max(record['n'] for record in records):,} tokens"),
-    ]
+    models = {record["model"] for record in records if record.get("model")}
+    tiles = [("records", f"{len(records):,}")]
+    if models:
+        lengths = [record["n"] for record in records if record.get("model") and isinstance(record.get("n"), int)]
+        tiles += [
+            ("models" if len(models) > 1 else "model", _models(records)),
+            *([("longest text", f"{max(lengths):,} tokens")] if lengths else []),
+        ]
     values = (
         [value for value in tables["measurements"].values("value") if value is not None]
         if ("measurements" in tables)

@@ -7,9 +7,11 @@ from howsmooth.spectral.power import attained_p_norm, power_method, warm_triplet
 from howsmooth.spectral.products import before_each_product
 from howsmooth.spectral.result import SingularTriplets
 from howsmooth.spectral.resume import saved_products
+from howsmooth.spectral.solver import Solver
 
 __all__ = [
     "singular_values",
+    "Solver",
     "SingularTriplets",
     "LinearOperator",
     "MatrixOperator",

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Unpack
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ from howsmooth.spectral.result import (
     SingularTriplets,
 )
 from howsmooth.spectral.rounding import MAX_PROBES, PROBE_SHARE, Perturbation, Rounding, allowance, probe_count
+from howsmooth.spectral.solver import Solver, SolverOptions, is_integer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, Tensor, Tensor], None]
 
-STOPS = ("interval", "residual")
 SIZE_STEPS = 3  # of the power method, for the norm of an operator of which a part is measured
 MAX_RETRIES = 12  # further solves, each from another start, where the attained values contradict the interval
 CONTRADICTION_MARGIN = 1e-9  # relative excess of an attained σ² over its bound that counts as a contradiction
@@ -56,14 +56,10 @@ def singular_values(
     operator: LinearOperator,
     k: int = 1,
     *,
-    tol: float = 1e-3,
-    confidence: float = 0.999,
-    stop: str = "interval",
-    max_steps: int | None = None,
-    max_memory: int | None = None,
-    seed: int | torch.Generator = 0,
+    solver: Solver = Solver(),
     strict: bool = True,
     progress: Progress | None = None,
+    **options: Unpack[SolverOptions],
 ) -> SingularTriplets:
     """Compute the k largest singular values of an operator, or of each in a batch, with certified intervals.
 
@@ -83,16 +79,10 @@ def singular_values(
     Args:
         operator: The operator, or a batch of them, in float32 or float64.
         k: Number of singular values.
-        tol: Relative tolerance of the stopping criterion.
-        confidence: Probability with which all k intervals of a batch member hold.
-        stop: "interval" stops when (upper − lower)/value ≤ tol, "residual" when ‖Jᵀu − σv‖ ≤ tol·σ. With "residual"
-            the rounding of products in half precision is not measured: then `upper` is infinite and the status is
-            "lower bound only".
-        max_steps: Largest number of Lanczos steps for each value; None takes enough for `tol` on any spectrum.
-        max_memory: Limit in bytes (see `plan`); a second pass recomputes basis vectors that do not fit.
-        seed: Seed of the random start, or a generator to draw it from.
+        solver: The options of the solve.
         strict: Whether to raise NotConverged where `tol` is not reached; otherwise the status shows it.
         progress: Called as `progress(step, lower, upper)` whenever the interval was computed, with tensors (*batch,).
+        **options: Fields of the solver to replace, such as tol=1e-4.
 
     Returns:
         The triplets with their intervals and statuses.
@@ -108,37 +98,27 @@ def singular_values(
         ([3.0, 2.0], 'converged')
     """
     began = time.perf_counter()
-    _check_arguments(operator, k, tol, confidence, stop, max_steps, max_memory, seed, progress)
-    budget = plan(operator, max_memory, max_steps, k=k, tol=tol, confidence=confidence, stop=stop)
-    generator, seed_used = solver_generator(seed)
-    reference = operator.precise() if stop == "interval" and is_rounded_further(operator) else None
+    solver = replace(solver, **options)
+    _check_arguments(operator, k, solver, progress)
+    budget = plan(operator, k=k, solver=solver)
+    generator, seed_used = solver_generator(solver.seed)
+    reference = operator.precise() if solver.stop == "interval" and is_rounded_further(operator) else None
     if reference is None or operator.casts:
-        result = _solve_with_retries(operator, k, tol, confidence, stop, budget, generator, progress)
+        result = _solve_with_retries(operator, k, solver, budget, generator, progress)
     else:
-        reference_memory = None if max_memory is None else max_memory - operator.held
-        reference_budget = plan(reference, reference_memory, max_steps, k=k, tol=tol, confidence=confidence, stop=stop)
-        result = _solve_deflated(
-            operator,
-            reference,
-            k,
-            tol,
-            confidence,
-            budget,
-            reference_budget,
-            max_steps is not None,
-            generator,
-            progress,
-        )
+        limit = None if solver.max_memory is None else solver.max_memory - operator.held
+        reference_budget = plan(reference, k=k, solver=solver, max_memory=limit)
+        result = _solve_deflated(operator, reference, k, solver, budget, reference_budget, generator, progress)
     result = replace(result, seed=seed_used, seconds=time.perf_counter() - began)
     failed = [status for status in result.statuses if status in TOLERANCE_NOT_REACHED]
     if strict and failed:
         wanted, got = (
             ("relative width", result.width)
-            if stop == "interval"
+            if solver.stop == "interval"
             else ("a relative residual of", result.residual / result.value)
         )
         raise NotConverged(
-            f"expected {wanted} {tol:g}, got {got.max():.3g} after {result.steps} steps "
+            f"expected {wanted} {solver.tol:g}, got {got.max():.3g} after {result.steps} steps "
             f"({failed[0]}, {len(failed)} of {len(result.statuses)} operators); {REMEDY[failed[0]]}; "
             "the partial result is in .partial, strict=False returns it",
             result,
@@ -149,19 +129,17 @@ def singular_values(
 def _solve_with_retries(
     operator: LinearOperator,
     k: int,
-    tol: float,
-    confidence: float,
-    stop: str,
+    solver: Solver,
     budget: MemoryPlan,
     generator: torch.Generator,
     progress: Progress | None,
 ) -> SingularTriplets:
     """Solve, and again from other starts for the members whose attained values contradict the interval."""
-    result, contradicted = _Solve(operator, k, tol, confidence, stop, budget, generator, progress).run()
+    result, contradicted = _Solve(operator, k, solver, budget, generator, progress).run()
     for _ in range(MAX_RETRIES):
         if not contradicted.any():
             break
-        retry, still = _Solve(operator, k, tol, confidence, stop, budget, generator, progress).run()
+        retry, still = _Solve(operator, k, solver, budget, generator, progress).run()
         result, contradicted = _replace_members(result, contradicted, retry), contradicted & still
     return _without_upper(result, contradicted) if contradicted.any() else result
 
@@ -170,11 +148,9 @@ def _solve_deflated(
     operator: LinearOperator,
     reference: LinearOperator,
     k: int,
-    tol: float,
-    confidence: float,
+    solver: Solver,
     budget: MemoryPlan,
     reference_budget: MemoryPlan,
-    are_steps_limited: bool,
     generator: torch.Generator,
     progress: Progress | None,
 ) -> SingularTriplets:
@@ -182,6 +158,7 @@ def _solve_deflated(
 
     Each of the two solves has half of the failure probability, since the first one decides whether there is a second.
     """
+    tol, confidence = solver.tol, solver.confidence
     half = confidence + (1 - confidence) / 2
     solve = DeflatedSolve(operator, reference, k, tol, 1 - half, budget, generator, progress)
     try:
@@ -203,7 +180,7 @@ def _solve_deflated(
             steps=solve.steps,
             count=solve.products.count + solve.reference.count,
         )
-        failed = ~found.is_certified & ~(found.at_step_limit & are_steps_limited)
+        failed = ~found.is_certified & ~(found.at_step_limit & (solver.max_steps is not None))
         if not failed.any():
             return result
 
@@ -212,7 +189,7 @@ def _solve_deflated(
             progress(solve.steps + step, lower, upper)
 
     further = None if progress is None else continued
-    retry = _solve_with_retries(reference, k, tol, half, "interval", reference_budget, generator, further)
+    retry = _solve_with_retries(reference, k, replace(solver, confidence=half), reference_budget, generator, further)
     retry = replace(retry, u=retry.u.to(operator.dtype), v=retry.v.to(operator.dtype), dtype=operator.dtype)
     members = f"{failed.sum()} of {len(failed)} operators: " if len(failed) > 1 else ""
     name = str(reference.dtype).removeprefix("torch.")
@@ -235,14 +212,12 @@ class _Solve:
         self,
         operator: LinearOperator,
         k: int,
-        tol: float,
-        confidence: float,
-        stop: str,
+        solver: Solver,
         budget: MemoryPlan,
         generator: torch.Generator,
         progress: Progress | None,
     ) -> None:
-        self.operator, self.tol, self.confidence, self.stop = operator, tol, confidence, stop
+        self.operator, self.tol, self.confidence, self.stop = operator, solver.tol, solver.confidence, solver.stop
         self.k, self.budget, self.progress = k, budget, progress
         self.products = Products(operator)
         self.generator = generator
@@ -255,11 +230,11 @@ class _Solve:
         self.epsilon = torch.finfo(operator.dtype).eps
         # The final value is a few roundings below the Ritz value in the loop. With k > 1 the residuals ρ of the
         # earlier vectors couple them to the later ones: σ moves by at most √k ρ.
-        self.residual_tol = tol / (8 * math.sqrt(k))
-        self.inner_tol = max((tol if k == 1 else 7 / 8 * tol) - 32 * self.epsilon, tol / 2)
+        self.residual_tol = self.tol / (8 * math.sqrt(k))
+        self.inner_tol = max((1 if k == 1 else 7 / 8) * self.tol - 32 * self.epsilon, self.tol / 2)
 
-        delta = 1 - confidence
-        self.measures_rounding = perturbed is not None or (self.precise is not None and stop == "interval")
+        delta = 1 - self.confidence
+        self.measures_rounding = perturbed is not None or (self.precise is not None and self.stop == "interval")
         self.start_delta = delta * ((1 - PROBE_SHARE) if self.measures_rounding else 1) / k
         self.probe_delta = delta * PROBE_SHARE / k
         most_precise = operator if precise is None else precise
@@ -547,17 +522,7 @@ def _without_upper(result: SingularTriplets, contradicted: NDArray[np.bool_]) ->
     return replace(result, upper=result.upper.masked_fill(mask, math.inf), status=statuses if batch else statuses[0])
 
 
-def _check_arguments(
-    operator: object,
-    k: object,
-    tol: object,
-    confidence: object,
-    stop: object,
-    max_steps: object,
-    max_memory: object,
-    seed: object,
-    progress: object,
-) -> None:
+def _check_arguments(operator: object, k: object, solver: Solver, progress: object) -> None:
     if not isinstance(operator, LinearOperator):
         raise InputError(
             f"expected a LinearOperator, got {type(operator).__name__}; wrap a matrix in "
@@ -567,28 +532,11 @@ def _check_arguments(
     wrong = []
     if operator.dtype not in (torch.float32, torch.float64):
         wrong.append(f"an operator in float32 or float64, got {operator.dtype}; cast its inputs")
-    if not _is_integer(k) or not 1 <= k <= min(operator.shape):
+    if not is_integer(k) or not 1 <= k <= min(operator.shape):
         wrong.append(f"k from 1 to {min(operator.shape)} (the smaller side), got {k!r}")
-    if not _is_real(tol) or not 0 < tol < 1:
-        wrong.append(f"tol between 0 and 1, got {tol!r}")
-    if not _is_real(confidence) or not 0 < confidence < 1:
-        wrong.append(f"confidence between 0 and 1, got {confidence!r}")
-    if stop not in STOPS:
-        wrong.append(f"stop as one of {', '.join(STOPS)}, got {stop!r}")
-    for name, number in (("max_steps", max_steps), ("max_memory", max_memory)):
-        if number is not None and (not _is_integer(number) or number < 1):
-            wrong.append(f"{name} as a positive whole number or None, got {number!r}")
-    if not isinstance(seed, torch.Generator) and (not _is_integer(seed) or not 0 <= seed < 2**63):
-        wrong.append(f"seed as a whole number from 0 or a torch.Generator, got {seed!r}")
+    if solver.product_dtype is not None:
+        wrong.append(f"product_dtype only with a layer, got {solver.product_dtype} with an operator; leave it out")
     if progress is not None and not callable(progress):
         wrong.append(f"progress as a function of (step, lower, upper) or None, got {progress!r}")
     if wrong:
         raise InputError("expected " + "; expected ".join(wrong))
-
-
-def _is_integer(x: object) -> TypeGuard[int]:
-    return isinstance(x, int) and not isinstance(x, bool)
-
-
-def _is_real(x: object) -> TypeGuard[int | float]:
-    return isinstance(x, (int, float)) and not isinstance(x, bool)

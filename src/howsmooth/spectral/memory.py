@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Unpack
 
 import torch
 
@@ -10,6 +11,7 @@ from howsmooth.errors import InputError
 from howsmooth.spectral.bidiagonal import MAX_CHUNK_VECTORS
 from howsmooth.spectral.certificate import sufficient_steps
 from howsmooth.spectral.operator import LinearOperator, is_rounded_further
+from howsmooth.spectral.solver import Solver, SolverOptions
 
 MIN_STORED_VECTORS = 3
 MAX_EXTRA_VECTORS = 2  # deflated beyond the k that are asked for, where products are rounded (`deflation`)
@@ -69,21 +71,16 @@ def stored_after(steps: int) -> int:
     return allocated
 
 
-def default_max_steps(shape: tuple[int, int], tol: float, confidence: float) -> int:
-    """Return the steps that certify tol on any spectrum in exact arithmetic, plus a tenth for rounding."""
-    enough = sufficient_steps(shape[1], 0.9 * (1 - confidence), 0.9 * tol)
+def step_limit(shape: tuple[int, int], solver: Solver) -> int:
+    """Return `max_steps`; without it the steps that certify tol on any spectrum, plus a tenth for rounding."""
+    if solver.max_steps is not None:
+        return solver.max_steps
+    enough = sufficient_steps(shape[1], 0.9 * (1 - solver.confidence), 0.9 * solver.tol)
     return min(shape[1], enough + enough // 10 + 1)
 
 
 def plan(
-    operator: LinearOperator,
-    max_memory: int | None = None,
-    max_steps: int | None = None,
-    *,
-    k: int = 1,
-    tol: float = 1e-3,
-    confidence: float = 0.999,
-    stop: str = "interval",
+    operator: LinearOperator, *, k: int = 1, solver: Solver = Solver(), **options: Unpack[SolverOptions]
 ) -> MemoryPlan:
     """Compute the memory that `singular_values` will use with the same arguments.
 
@@ -92,12 +89,9 @@ def plan(
 
     Args:
         operator: The operator, or a batch of them.
-        max_memory: Limit in bytes; None stores every basis vector.
-        max_steps: Largest number of Lanczos steps; None takes enough for `tol` on any spectrum.
         k: Number of singular values.
-        tol: Relative width of the intervals.
-        confidence: Probability with which the intervals hold.
-        stop: "interval" or "residual", as in `singular_values`.
+        solver: The options of the solve; without `max_memory` every basis vector is stored.
+        **options: Fields of the solver to replace.
 
     Returns:
         The plan. Fewer vectors are stored where `max_memory` requires it.
@@ -110,13 +104,14 @@ def plan(
         >>> plan(MatrixOperator(torch.ones(40, 50)), max_memory=10_000, max_steps=40).stored
         28
     """
+    solver = replace(solver, **options)
     rows, cols = operator.shape
     members = torch.Size(operator.batch).numel()
     size = torch.finfo(operator.dtype).bits // 8
-    steps = max_steps if max_steps is not None else default_max_steps(operator.shape, tol, confidence)
+    steps, max_memory = step_limit(operator.shape, solver), solver.max_memory
     per_vector = members * cols * size
     # The recurrence and the float64 probes coexist with the basis.
-    is_probed = operator.reference_itemsize > 0 and stop == "interval"
+    is_probed = operator.reference_itemsize > 0 and solver.stop == "interval"
     # By products JᵀJ v no vectors J v are formed, and v and the vector before it are in the basis.
     vectors = 5 * cols if operator.has_gram and k == 1 else 7 * cols + 5 * rows
     in_flight = members * (size * vectors + (8 * (3 * cols + 2 * rows) if is_probed else 0))

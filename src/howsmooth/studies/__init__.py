@@ -10,56 +10,36 @@ from typing import TYPE_CHECKING
 from howsmooth.lazy import attach
 
 if TYPE_CHECKING:
-    from howsmooth.studies.ball_attacks import balls, worst_cases
+    from howsmooth.questions.inputs import resolve
+    from howsmooth.questions.measure import QUANTITIES, MeasureSpec
+    from howsmooth.questions.spec import Spec, read_study, spec_of
     from howsmooth.studies.costs import CostModel
-    from howsmooth.studies.depth import chosen_depths, depth_trajectories
-    from howsmooth.studies.distances import file_distances, text_distances
     from howsmooth.studies.formats import read_records, write_records
-    from howsmooth.studies.inputs import resolve, sites
-    from howsmooth.studies.layer_bounds import bound
-    from howsmooth.studies.mean_field import lengths_up_to, masked_constants, regimes
-    from howsmooth.studies.model_flows import model_flow, parse_weights
     from howsmooth.studies.plan import prepare, prepare_model
     from howsmooth.studies.run import measure, records_of, run_study
-    from howsmooth.studies.spec import QUANTITIES, Spec, read_study, spec_of
-    from howsmooth.studies.splitting import splittings
     from howsmooth.studies.store import Store
-    from howsmooth.studies.token_effects import move_each_token, move_one_token, repeated_tokens
+    from howsmooth.studies.token_effects import move_each_token, move_one_token
 
 __getattr__, __dir__ = attach(
     __name__,
     {
-        "Spec": "howsmooth.studies.spec",
-        "spec_of": "howsmooth.studies.spec",
-        "read_study": "howsmooth.studies.spec",
-        "QUANTITIES": "howsmooth.studies.spec",
+        "Spec": "howsmooth.questions.spec",
+        "spec_of": "howsmooth.questions.spec",
+        "read_study": "howsmooth.questions.spec",
+        "QUANTITIES": "howsmooth.questions.measure",
+        "MeasureSpec": "howsmooth.questions.measure",
         "prepare": "howsmooth.studies.plan",
         "prepare_model": "howsmooth.studies.plan",
         "measure": "howsmooth.studies.run",
         "records_of": "howsmooth.studies.run",
         "run_study": "howsmooth.studies.run",
-        "resolve": "howsmooth.studies.inputs",
-        "sites": "howsmooth.studies.inputs",
+        "resolve": "howsmooth.questions.inputs",
         "CostModel": "howsmooth.studies.costs",
         "Store": "howsmooth.studies.store",
         "read_records": "howsmooth.studies.formats",
         "write_records": "howsmooth.studies.formats",
-        "bound": "howsmooth.studies.layer_bounds",
-        "worst_cases": "howsmooth.studies.ball_attacks",
-        "balls": "howsmooth.studies.ball_attacks",
         "move_each_token": "howsmooth.studies.token_effects",
         "move_one_token": "howsmooth.studies.token_effects",
-        "repeated_tokens": "howsmooth.studies.token_effects",
-        "splittings": "howsmooth.studies.splitting",
-        "text_distances": "howsmooth.studies.distances",
-        "file_distances": "howsmooth.studies.distances",
-        "chosen_depths": "howsmooth.studies.depth",
-        "depth_trajectories": "howsmooth.studies.depth",
-        "model_flow": "howsmooth.studies.model_flows",
-        "parse_weights": "howsmooth.studies.model_flows",
-        "masked_constants": "howsmooth.studies.mean_field",
-        "regimes": "howsmooth.studies.mean_field",
-        "lengths_up_to": "howsmooth.studies.mean_field",
     },
 )
 
@@ -68,31 +48,17 @@ __all__ = [
     "spec_of",
     "read_study",
     "QUANTITIES",
+    "MeasureSpec",
     "prepare",
     "prepare_model",
     "measure",
     "records_of",
     "run_study",
     "resolve",
-    "sites",
     "CostModel",
     "Store",
     "read_records",
     "write_records",
-    "bound",
-    "worst_cases",
-    "balls",
     "move_each_token",
     "move_one_token",
-    "repeated_tokens",
-    "splittings",
-    "text_distances",
-    "file_distances",
-    "chosen_depths",
-    "depth_trajectories",
-    "model_flow",
-    "parse_weights",
-    "masked_constants",
-    "regimes",
-    "lengths_up_to",
 ]

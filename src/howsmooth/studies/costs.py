@@ -25,10 +25,10 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian, local_lipschitz
 from howsmooth.lipschitz.local import promote_half
 from howsmooth.models.memory import free_memory, peak_memory, reset_peak_memory, solver_memory_limit, used_memory
+from howsmooth.questions.inputs import NormalisedInputs
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.certificate import start_component
-from howsmooth.spectral.memory import default_max_steps, stored_after
-from howsmooth.studies.inputs import NormalisedInputs
+from howsmooth.spectral.memory import step_limit, stored_after
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
@@ -139,7 +139,7 @@ class CostModel:
         self.model, self.planned, self.spec = model, planned, planned.spec
         self.inputs, self.clock, self.max_pair_seconds = planned.inputs[0], clock, max_pair_seconds
         self.is_plan = max_pair_seconds > STUDY_PAIR_SECONDS
-        self.is_attention = self.spec.kind in ("attention", "head")
+        self.is_attention = self.spec.is_attention
         self.shortest = min(min(self.spec.lengths), SHORTEST_TIMED)
         layers = [layer for layer in planned.layers if layer is not None] or [0]
         count = min(MAX_PROBED_LAYERS if self.is_plan else 1, len(layers))
@@ -197,7 +197,7 @@ class CostModel:
         """
         if not self.is_attention:
             raise InputError(
-                f"expected attention or its heads, got the map {self.spec.kind}: maps that are "
+                f"expected attention or its heads, got the map {self.spec.map_name}: maps that are "
                 "differentiated automatically have no plan; plan the attention, a layer takes several "
                 "times as much"
             )
@@ -247,7 +247,7 @@ class CostModel:
         growth = math.acosh(1 / start_component(n * width, delta)) / math.acosh(
             1 / start_component(probed_at * width, delta)
         )
-        limit = self.spec.max_steps or default_max_steps((n * width, n * width), self.spec.tol, self.spec.confidence)
+        limit = step_limit((n * width, n * width), self.spec.spectral_solver)
         return (
             [min(limit, growth * steps) for steps, _, _ in probes.values()],
             statistics.mean(overhead for _, overhead, _ in probes.values()),
@@ -287,10 +287,9 @@ class CostModel:
 
     def _solve(self, f: Any, x: torch.Tensor, requested_n: int) -> Any:
         """Solve at x with the options of the requested length."""
-        options = self.planned.solver_options(requested_n, self.spec.confidence)
-        return local_lipschitz(
-            f, x, strict=False, **{**options, "max_memory": solver_memory_limit(x.device, options["max_memory"])}
-        )
+        solver = self.planned.solver(requested_n)
+        limit = solver_memory_limit(x.device, solver.max_memory)
+        return local_lipschitz(f, x, solver=solver, max_memory=limit, strict=False)
 
     def _attention(self, layer: int, n: int) -> Any:
         """Return the first map of a layer: its attention, or the first chosen head."""
@@ -305,7 +304,7 @@ class CostModel:
     def _measure_pair(self, n: int, requested_n: int) -> float:
         """Return the seconds of JᵀJ v at n tokens, by the products of a step, in the dtype of the requested length."""
         f, x = self._map_and_tokens(self.layers[0], n)
-        operator = jacobian(f, x, product_dtype=self.planned.solver_options(requested_n, 0.5)["product_dtype"])
+        operator = jacobian(f, x, product_dtype=self.planned.solver(requested_n).product_dtype)
         v = torch.ones(*operator.batch, operator.shape[1], dtype=operator.dtype, device=operator.device)
         v /= math.sqrt(operator.shape[1])
 
@@ -354,10 +353,8 @@ class CostModel:
         if device.type == "cuda" and isinstance(f, SelfAttention):
             # CUDA reports the peak, so the workspace is measured: everything but the basis grows linearly with n.
             probed_at, probes = self._probes(n)
-            product_dtype = self.planned.solver_options(n, 0.5)["product_dtype"]
-            short = plan_memory(
-                abstract_jacobian(f, probed_at, product_dtype), tol=self.spec.tol, confidence=self.spec.confidence
-            )
+            derivative = abstract_jacobian(f, probed_at, self.planned.solver(n).product_dtype)
+            short = plan_memory(derivative, tol=self.spec.tol, confidence=self.spec.confidence)
             basis = min(short.stored, stored_after(max(s for s, _, _ in probes.values()))) * short.bytes_per_vector
             extra = max((extra for _, _, extra in probes.values()), default=0)
             entries["workspace"] = max(0, extra - basis) * n // probed_at

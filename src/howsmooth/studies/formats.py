@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from howsmooth.errors import InputError
 from howsmooth.extras import require
+from howsmooth.questions import record_error
 from howsmooth.reading import read_whole
 from howsmooth.records import (
     ChangedRecord,
@@ -25,7 +26,6 @@ from howsmooth.records import (
     json_line,
     parse_json,
     read_lines,
-    record_error,
     records_stdout,
     sealed_line,
     unsealed,
@@ -33,8 +33,6 @@ from howsmooth.records import (
 from howsmooth.studies.store import Store
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
-# Two attacks on tokens with equal values here are the same attack.
-ATTACK_IDENTITY = ("model", "sha256", "ids", "method", "objective", "limits", "judge", "budget", "seed", "dtype")
 _SQLITE, _PARQUET = b"SQLite format 3\0", b"PAR1"
 _ROWS_PER_BATCH = 10_000
 _NESTED = {b"howsmooth": b"json"}  # marks a Parquet column whose cells are JSON
@@ -95,24 +93,14 @@ def read_records(paths: Sequence[str]) -> Read:
     return read
 
 
-def read_measurements(path: str) -> ExistingLines:
-    """Return the records of a file that a measurement appends to; raise if it contains anything else."""
+def read_to_continue(path: str) -> ExistingLines:
+    """Return the records of a file that a command appends to; raise if it contains anything else."""
 
     def check(record: dict[str, Any]) -> None:
         if (reason := record_error(record)) is not None:
             raise ValueError(reason)
 
-    return read_lines(path, check, "measurements of this version", '{"kind": "')
-
-
-def read_attacks(path: str) -> ExistingLines:
-    """Return the attacks on tokens of a file that a command appends to; raise if it contains anything else."""
-    return read_lines(path, attack_key, "attacks on tokens", '{"text": "')
-
-
-def attack_key(record: dict[str, Any]) -> str:
-    """Return a text that is equal for two records of the same attack on tokens, and for no others."""
-    return json.dumps([record[name] for name in ATTACK_IDENTITY], sort_keys=True)
+    return read_lines(path, check, "records of this version", '{"kind": "')
 
 
 def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, product
@@ -18,11 +18,11 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian
 from howsmooth.models import Model
 from howsmooth.models.identity import model_identity
+from howsmooth.models.loading import cached_model
+from howsmooth.models.map_types import MAP_VERSION, MAPS
 from howsmooth.models.memory import free_memory, solver_memory_limit
-from howsmooth.spectral import MemoryPlan, restrict
-from howsmooth.spectral import plan as plan_memory
-from howsmooth.spectral.memory import MIN_STORED_VECTORS
-from howsmooth.studies.inputs import (
+from howsmooth.questions import find_question
+from howsmooth.questions.inputs import (
     FeatureInputs,
     IdInputs,
     Inputs,
@@ -32,15 +32,25 @@ from howsmooth.studies.inputs import (
     inputs_of,
     perturbed_mask,
 )
-from howsmooth.studies.provenance import provenance
-from howsmooth.studies.spec import QUANTITIES, EngineSpec, ModelSpec, Spec, read_texts, refuse_untrusted
+from howsmooth.questions.measure import QUANTITIES, MeasureSpec
+from howsmooth.questions.question import Grid, Place, Question
+from howsmooth.questions.spec import (
+    EngineSpec,
+    ModelChoice,
+    ModelSpec,
+    Spec,
+    load_arguments,
+    read_texts,
+    refuse_untrusted,
+)
+from howsmooth.questions.work import Bundle, Samples
+from howsmooth.records.provenance import provenance
+from howsmooth.spectral import MemoryPlan, Solver, restrict
+from howsmooth.spectral import plan as plan_memory
+from howsmooth.spectral.memory import MIN_STORED_VECTORS
 from howsmooth.studies.threads import available_cores
-from howsmooth.studies.worker import Bundle, TaskGroup, cached_model
 from howsmooth.texts.corpora import Corpus
 
-# Part of every task's hash. Raise it when the same configuration gives another number; a test asks whenever the code
-# that computes numbers changes (tests/studies/test_map_version.py).
-MAP_VERSION = 5
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
 MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens
 # Solving several short samples at once saves the overhead of small products; long samples gain nothing from it.
@@ -56,7 +66,7 @@ class PlannedModel:
 
     Attributes:
         spec: The whole spec.
-        model_spec: The part of the spec about this model.
+        model_spec: The choice of this model in the spec.
         load_arguments: Keyword arguments of `howsmooth.load`.
         identity: As `model_identity` returns it.
         source: Where the weights come from, for records.
@@ -68,10 +78,11 @@ class PlannedModel:
         heads: The chosen heads; (None,) for whole layers.
         inputs: The inputs, one for each text.
         solve_bytes: Memory of one solve at the longest length.
+        depth: The largest depth of the model, as `Grid` has it.
     """
 
-    spec: Spec
-    model_spec: ModelSpec
+    spec: Any
+    model_spec: ModelChoice
     load_arguments: dict[str, Any]
     identity: dict[str, Any]
     source: dict[str, Any]
@@ -83,23 +94,16 @@ class PlannedModel:
     heads: tuple[int | None, ...]
     inputs: tuple[Inputs, ...]
     solve_bytes: int
+    depth: int
 
     @property
     def num_maps(self) -> int:
         """Number of maps: layers times heads."""
         return len(self.layers) * len(self.heads)
 
-    def solver_options(self, n: int, confidence: float) -> dict[str, Any]:
-        """Return the options of `local_lipschitz` for n tokens."""
-        return {
-            "tol": self.spec.tol,
-            "confidence": confidence,
-            "max_memory": self.spec.max_memory,
-            "stop": self.spec.stop,
-            "max_steps": self.spec.max_steps,
-            "product_dtype": product_dtype(self.spec, n, self.device),
-            "seed": self.spec.seed,
-        }
+    def solver(self, n: int) -> Solver:
+        """Return the options of a solve for n tokens."""
+        return replace(self.spec.spectral_solver, product_dtype=product_dtype(self.spec, n, self.device))
 
     def memory(self, n: int) -> int:
         """Return the bytes of a solve with n tokens, scaled from the longest length."""
@@ -107,7 +111,7 @@ class PlannedModel:
 
     def batch_size(self, n: int) -> int:
         """Return how many samples of n tokens are solved together; it depends on the spec and the model alone."""
-        if self.spec.kind not in ("attention", "head") or self.spec.inputs not in ("text", "ids"):
+        if self.spec.question != "measure" or not self.spec.is_attention or self.spec.inputs not in ("text", "ids"):
             return 1
         by_tokens = MAX_BATCH_TOKENS["cpu" if self.device == "cpu" else "other"] // n
         by_memory = (self.spec.max_memory or MAX_BATCH_MEMORY) // max(1, self.memory(n))
@@ -116,65 +120,63 @@ class PlannedModel:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A spec that is ready to run. Tasks are generated on demand: memory does not grow with their number.
+    """A spec that is ready to be answered. Places are generated on demand: memory does not grow with their number.
 
     Attributes:
         spec: The spec.
-        planned_models: Its models.
+        planned_models: Its models; none for a question about anything else.
         provenance: Versions and commit, for records.
         costs: One cost model for each planned model; empty if no times were measured.
         model: A model that is in memory already, used instead of loading it.
     """
 
-    spec: Spec
-    planned_models: tuple[PlannedModel, ...]
+    spec: Any
+    planned_models: tuple[PlannedModel, ...] = ()
     provenance: dict[str, Any] = field(default_factory=provenance)
     costs: tuple[Any, ...] = ()
     model: Model | None = None
 
     @property
+    def question(self) -> Question:
+        """The question."""
+        return find_question(self.spec.question)
+
+    @property
     def engine(self) -> EngineSpec:
-        """Where the tasks run."""
+        """Where the bundles run."""
         return self.spec.engine
 
     @property
     def description(self) -> dict[str, Any]:
         """The spec as plain values, for the store."""
-        return self.spec.model_dump(mode="json")
-
-    @property
-    def count(self) -> int:
-        """Number of tasks."""
-        return self._num_inputs * len(self._variants)
-
-    @property
-    def confidence(self) -> float:
-        """Confidence of one record: the spec's, or its share if all intervals hold simultaneously."""
-        if not self.spec.simultaneous:
-            return self.spec.confidence
-        certified = sum(QUANTITIES[quantity].certified for _, quantity in self._variants)
-        return 1 - (1 - self.spec.confidence) / max(1, self._num_inputs * certified)
+        return self.spec.declared()
 
     @cached_property
-    def _variants(self) -> list[tuple[str, str]]:
-        """Combinations of (tokens, quantity); some quantities are defined for tokens = "all" alone."""
-        return [
-            (tokens, quantity)
-            for tokens, quantity in product(self.spec.tokens, self.spec.quantities)
-            if tokens == "all" or not QUANTITIES[quantity].every_token
-        ]
+    def count(self) -> int:
+        """Number of places."""
+        if not self.planned_models:
+            return sum(1 for _ in self._coordinates())
+        return sum(
+            sum(1 for _ in self._coordinates(planned, *self._fitted(inputs, n)))
+            for planned in self.planned_models
+            for inputs in planned.inputs
+            for n in self.spec.lengths
+        )
 
-    @property
-    def _num_inputs(self) -> int:
-        """Number of pairs of a map and an input."""
-        maps_and_texts = sum(planned.num_maps * len(planned.inputs) for planned in self.planned_models)
-        return maps_and_texts * len(self.spec.lengths) * self.spec.samples
+    @cached_property
+    def confidence(self) -> float:
+        """Confidence of one record: the spec's, or its share if all intervals hold simultaneously."""
+        spec = self.spec
+        if not (isinstance(spec, MeasureSpec) and spec.simultaneous):
+            return spec.confidence
+        certified = sum(QUANTITIES[quantity].certified for _, quantity in spec.variants)
+        return spec.spectral_solver.divided(max(1, self.count // len(spec.variants) * certified)).confidence
 
     def bundles(self, done: Callable[[list[str]], set[str]] = lambda tasks: set()) -> Iterator[Bundle]:
-        """Yield the bundles without finished tasks: in order in this process, longest first elsewhere.
+        """Yield the bundles without finished places: in order in this process, longest first elsewhere.
 
         Args:
-            done: Returns which of some tasks are finished.
+            done: Returns which of some keys have a record.
         """
         for bundle in self._all_bundles():
             remaining = bundle.without(done(bundle.tasks))
@@ -182,91 +184,126 @@ class Plan:
                 yield remaining
 
     def tasks(self) -> Iterator[str]:
-        """Yield the hashes of all tasks."""
+        """Yield the keys of all places."""
         return (task for bundle in self._all_bundles() for task in bundle.tasks)
-
-    def _all_bundles(self) -> Iterator[Bundle]:
-        lengths = self.spec.lengths if self.in_process else sorted(self.spec.lengths, reverse=True)
-        for number, planned in enumerate(self.planned_models):
-            for n, inputs in product(lengths, planned.inputs):
-                size = planned.batch_size(n)
-                seconds = self.costs[number].seconds(n) if self.costs else 1.0
-                for first in range(0, self.spec.samples, size):
-                    samples = range(first, min(first + size, self.spec.samples))
-                    yield self._bundle(planned, inputs, n, samples, seconds)
 
     @property
     def in_process(self) -> bool:
-        """Whether the tasks run in this process."""
+        """Whether the bundles run in this process."""
         return self.spec.engine.kind == "local" and self.spec.engine.workers == 0
 
+    def _coordinates(
+        self, planned: PlannedModel | None = None, n: int = 0, samples: Sequence[int] = ()
+    ) -> Iterable[dict[str, Any]]:
+        """Yield the coordinates of the places of one model and length, or of a question about anything else."""
+        if planned is not None:
+            grid = Grid(planned.layers, planned.heads, n, samples, planned.depth)
+            return self.question.places(self.spec, grid)
+        return self._grid
+
+    @cached_property
+    def _grid(self) -> list[dict[str, Any]]:
+        """The coordinates of a question about anything but models; made once, since that may read files."""
+        if self.question.grid is None:
+            raise InputError(f"expected a model for the question {self.spec.question}, got none; name one")
+        return list(self.question.grid(self.spec))
+
+    def _all_bundles(self) -> Iterator[Bundle]:
+        if not self.planned_models:
+            yield self._bundle_without_model()
+            return
+        lengths = self.spec.lengths if self.in_process else sorted(self.spec.lengths, reverse=True)
+        for number, planned in enumerate(self.planned_models):
+            for wanted, inputs in product(lengths, planned.inputs):
+                n, samples = self._fitted(inputs, wanted)
+                size = len(samples) if self.question.samples_together else planned.batch_size(n)
+                seconds = self.costs[number].seconds(n) if self.costs else 1.0
+                for first in range(0, len(samples), size):
+                    yield self._bundle(planned, inputs, n, samples[first : first + size], seconds)
+
+    def _fitted(self, inputs: Inputs, n: int) -> tuple[int, range]:
+        """Return the length and the samples that there are for a length of the spec."""
+        n, samples = inputs.fitted(n, self.spec.samples) if isinstance(inputs, TextInputs) else (n, self.spec.samples)
+        return n, range(samples)
+
+    def _bundle_without_model(self) -> Bundle:
+        spec = self.spec
+        prefix = json.dumps({"version": MAP_VERSION, "question": spec.question, **spec.determining()}, sort_keys=True)
+        return Bundle(
+            question=spec.question,
+            spec=spec,
+            places=tuple(
+                Place(at, _hash(f"{prefix}|{json.dumps(at, sort_keys=True, default=str)}"))
+                for at in self._coordinates()
+            ),
+            fields={"study": spec.name, "seed": spec.seed, **self.provenance},
+        )
+
     def _bundle(
-        self, planned: PlannedModel, inputs: Inputs, n: int, samples: Iterable[int], seconds_per_task: float
+        self, planned: PlannedModel, inputs: Inputs, n: int, samples: Sequence[int], seconds_per_place: float
     ) -> Bundle:
-        spec, samples = self.spec, list(samples)
-        chunks = [(sample, inputs.chunk(n, sample)) for sample in samples]
-        solver_options = planned.solver_options(n, self.confidence)
+        spec, chunks = self.spec, {sample: inputs.chunk(n, sample) for sample in samples}
+        solver = replace(planned.solver(n), confidence=self.confidence)
         has_ids = isinstance(inputs, (TextInputs, IdInputs))
-        shared_fields = {
+        shared = {
             **self._model_fields(planned),
             **inputs.run_fields,
             **inputs.length_fields(n),
-            "product_dtype": _dtype_name(solver_options["product_dtype"]),
+            "product_dtype": _dtype_name(solver.product_dtype),
         }
         hashed = {
-            "version": MAP_VERSION,
+            "version": MAPS[spec.map_name].version,
+            "question": spec.question,
             "model": planned.identity,
             "name": planned.model_spec.label,
             "dtype": planned.dtype,
             "device": planned.device,
             "inputs": inputs.run_fields,
-            "cutting": spec.cutting,
-            "map": spec.kind,
             "n": n,
-            "special_tokens": spec.special_tokens,
-            **{key: value for key, value in solver_options.items() if key not in ("max_memory", "product_dtype")},
-            "product_dtype": shared_fields["product_dtype"],
+            **spec.determining(),
+            "map": spec.map_name,
+            "confidence": solver.confidence,
+            "product_dtype": shared["product_dtype"],
         }
-        prefix = json.dumps(hashed, sort_keys=True)  # once for all tasks of the bundle
-        input_fields: list[dict[str, Any]] = [{} for _ in chunks]
+        prefix = json.dumps(hashed, sort_keys=True)  # once for all places of the bundle
+        described: dict[int, dict[str, Any]] = {sample: {} for sample in samples}
         if isinstance(inputs, FeatureInputs):
-            input_fields = [{"input_sha256": inputs.sha256(sample)} for sample in samples]
-        digests = [
-            chunk.digest if has_ids else fields.get("input_sha256", "")
-            for (_, chunk), fields in zip(chunks, input_fields, strict=True)
-        ]
-        groups = tuple(
-            TaskGroup(
-                layer,
-                head,
-                tokens,
-                quantity,
-                tuple(
-                    _hash(f"{prefix}|{layer}|{head}|{tokens}|{quantity}|{sample}|{digest}")
-                    for (sample, _), digest in zip(chunks, digests, strict=True)
+            described = {sample: {"input_sha256": inputs.sha256(sample)} for sample in samples}
+        digests = {
+            sample: chunk.digest if has_ids else described[sample].get("input_sha256", "")
+            for sample, chunk in chunks.items()
+        }
+        places = [
+            Place(
+                at,
+                _hash(
+                    f"{prefix}|{json.dumps(at, sort_keys=True, default=str)}|"
+                    + (digests[at["sample"]] if "sample" in at else ",".join(digests.values()))
                 ),
-                record_words=number == 0,
             )
-            for number, (layer, head, (tokens, quantity)) in enumerate(
-                product(planned.layers, planned.heads, self._variants)
-            )
-        )
+            for at in self._coordinates(planned, n, samples)
+        ]
         return Bundle(
-            load_arguments=planned.load_arguments,
-            identity=planned.identity,
-            map=spec.kind,
-            n=n,
-            token_ids=tuple(tuple(chunk.ids.tolist()) for _, chunk in chunks) if has_ids else None,
-            features=inputs.features[samples] if isinstance(inputs, FeatureInputs) else None,
-            special=tuple(tuple(chunk.special.tolist()) for _, chunk in chunks),
-            sample_fields=tuple(
-                {"sample": sample, "start": chunk.start, "document": chunk.document, **fields}
-                for (sample, chunk), fields in zip(chunks, input_fields, strict=True)
+            question=spec.question,
+            spec=spec,
+            places=tuple(places),
+            fields=shared,
+            samples=Samples(
+                load_arguments=planned.load_arguments,
+                identity=planned.identity,
+                n=n,
+                numbers=tuple(samples),
+                token_ids=tuple(tuple(chunk.ids.tolist()) for chunk in chunks.values()) if has_ids else None,
+                special=tuple(tuple(chunk.special.tolist()) for chunk in chunks.values()),
+                fields=tuple(
+                    {"sample": sample, "start": chunk.start, "document": chunk.document, **described[sample]}
+                    for sample, chunk in chunks.items()
+                ),
+                features=inputs.features[list(samples)] if isinstance(inputs, FeatureInputs) else None,
             ),
-            groups=groups,
-            solver_options=solver_options,
-            shared_fields=shared_fields,
-            seconds=seconds_per_task * len(groups) * len(chunks),
+            solver=solver,
+            first=places[0].at if places else {},
+            seconds=seconds_per_place * len(places),
         )
 
     def _model_fields(self, planned: PlannedModel) -> dict[str, Any]:
@@ -281,31 +318,25 @@ class Plan:
             "source": planned.source,
             "cutting": spec.cutting,
             "special_tokens": spec.special_tokens,
+            **({} if "tokens" in spec.varied else {"tokens": spec.tokens[0]}),
             "tol": spec.tol,
             "stop": spec.stop,
             "max_steps": spec.max_steps,
-            "simultaneous": spec.confidence if spec.simultaneous else None,
+            "simultaneous": spec.confidence if getattr(spec, "simultaneous", False) else None,
             "device": planned.device,
             "model_dtype": planned.dtype,
             **self.provenance,
         }
 
     def seconds(self) -> float:
-        """Return the estimated time of all tasks on one worker."""
-        return (
-            sum(
-                cost.seconds(n) * planned.num_maps * len(planned.inputs)
-                for cost, planned in zip(self.costs, self.planned_models, strict=True)
-                for n in self.spec.lengths
-            )
-            * self.spec.samples
-            * len(self._variants)
-        )
+        """Return the estimated time of all places on one worker."""
+        return sum(bundle.seconds for bundle in self._all_bundles())
 
     @property
     def worker_memory(self) -> int:
         """Upper bound on the bytes of one worker: the process, the largest model and the largest solve."""
-        return PROCESS_MEMORY + max(planned.weight_bytes + planned.solve_bytes for planned in self.planned_models)
+        planned_models = self.planned_models
+        return PROCESS_MEMORY + max((m.weight_bytes + m.solve_bytes for m in planned_models), default=0)
 
     def workers_and_threads(self) -> tuple[int, int]:
         """Return the number of processes on this machine, and the threads of each.
@@ -318,10 +349,11 @@ class Plan:
         fitting = cores if free is None else int(0.9 * free // self.worker_memory)
         on_gpu = any(planned.device != "cpu" for planned in self.planned_models)
         if fitting < 1 and not on_gpu:
+            where = f" at n = {max(self.spec.lengths)}" if isinstance(self.spec, ModelSpec) else ""
             raise InputError(
-                f"expected {self.worker_memory / 2**30:.1f} GiB of free memory for one worker at n = "
-                f"{max(self.spec.lengths)}, got {(free or 0) / 2**30:.1f} GiB; set max_memory, use shorter lengths, a "
-                "narrower dtype or a smaller model"
+                f"expected {self.worker_memory / 2**30:.1f} GiB of free memory for one worker{where}, got "
+                f"{(free or 0) / 2**30:.1f} GiB; set max_memory, use shorter lengths, a narrower dtype or a smaller "
+                "model"
             )
         workers = engine.workers if engine.workers is not None else 1 if on_gpu else max(1, min(cores, fitting))
         return workers, engine.threads or max(1, cores // max(1, workers))
@@ -355,6 +387,8 @@ def prepare(
         (8, 8)
     """
     refuse_untrusted(spec, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)
+    if not isinstance(spec, ModelSpec):
+        return Plan(spec)
     corpora = read_texts(spec)
     planned_models, costs = [], []
     for model_spec in chain.from_iterable(series.members() for series in spec.models):
@@ -364,7 +398,7 @@ def prepare(
         model = _load(arguments)
         planned = plan_model(spec, model_spec, model, corpora, arguments)
         planned_models.append(planned)
-        if timed:
+        if timed and spec.question == "measure":
             from howsmooth.studies.costs import CostModel
 
             costs.append(CostModel(model, planned))
@@ -395,31 +429,17 @@ def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None, *, fro
         (8, True)
     """
     spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"kind": "local", "workers": 0})})
+    if not isinstance(spec, ModelSpec):
+        raise InputError(f"expected a question about models, got {spec.question}; use prepare")
     corpora = () if spec.inputs != "text" else (corpus,) if corpus is not None else read_texts(spec)
     identity = model_identity(model, from_files=from_files)
     planned = plan_model(spec, spec.models[0], model, corpora, {"name": model.name}, identity)
     return Plan(spec, (planned,), model=model)
 
 
-def load_arguments(spec: Spec, model_spec: ModelSpec) -> dict[str, Any]:
-    """Return the keyword arguments of `howsmooth.load` for one model of a spec."""
-    return {
-        "name": ("random:" if model_spec.weights == "random" else "") + spec.path(model_spec.name),
-        "dtype": model_spec.dtype,
-        "device": model_spec.device,
-        "revision": model_spec.revision,
-        "trust_remote_code": model_spec.trust_remote_code,
-        "allow_pickle": model_spec.allow_pickle,
-        "seed": spec.seed if model_spec.seed is None else model_spec.seed,
-        "tokenizer": model_spec.tokenizer and spec.path(model_spec.tokenizer),
-        "causal": model_spec.causal,
-        "part": model_spec.part or ("vision" if spec.inputs == "images" else None),
-    }
-
-
 def plan_model(
-    spec: Spec,
-    model_spec: ModelSpec,
+    spec: Any,
+    model_spec: ModelChoice,
     model: Model,
     corpora: tuple[Corpus, ...],
     arguments: dict[str, Any],
@@ -427,8 +447,10 @@ def plan_model(
 ) -> PlannedModel:
     """Resolve a spec against one model and its texts, so that errors are found before anything is computed."""
     layers, heads = chosen_layers(model, spec, model_spec.layers), chosen_heads(model, spec)
-    inputs = tuple(inputs_of(model, corpus, spec) for corpus in corpora or (None,))
-    if spec.kind in ("attention", "head"):
+    question = find_question(spec.question)
+    make = question.inputs or inputs_of
+    inputs = tuple(make(model, corpus, spec) for corpus in corpora or (None,))
+    if spec.question == "measure" and spec.is_attention:
         solve_bytes = solve_memory(model, inputs[0], spec, layers[0]).total
     else:  # a guess: maps that are differentiated automatically have no memory plan
         solve_bytes = 200 * max(spec.lengths) * model.width * 8
@@ -442,14 +464,15 @@ def plan_model(
         dtype=_dtype_name(model.dtype) or "",
         width=model.width,
         weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-        layers=(None,) if spec.kind == "model" else layers,
+        layers=layers if spec.per_layer and spec.map_name != "model" else (None,),
         heads=heads,
         inputs=inputs,
         solve_bytes=solve_bytes,
+        depth=question.deepest(model, inputs[0].chunk(min(spec.lengths), 0)) if question.deepest else model.layers,
     )
 
 
-def solve_memory(model: Model, inputs: Inputs, spec: Spec, layer: int) -> MemoryPlan:
+def solve_memory(model: Model, inputs: Inputs, spec: ModelSpec, layer: int) -> MemoryPlan:
     """Return the memory plan of the largest solve.
 
     All layers of a model have the same shape, so that one layer at the longest length represents them.
@@ -471,20 +494,15 @@ def solve_memory(model: Model, inputs: Inputs, spec: Spec, layer: int) -> Memory
         positions = perturbed.nonzero().flatten()
         columns = (positions[:, None] * width + torch.arange(width)).flatten().to(model.device)
         derivative = restrict(derivative, cols=columns)
-    options: dict[str, Any] = {
-        "max_steps": spec.max_steps,
-        "tol": spec.tol,
-        "confidence": spec.confidence,
-        "stop": spec.stop,
-    }
     limit = solver_memory_limit(model.device, spec.max_memory)
     try:
-        return plan_memory(derivative, limit, **options)
+        return plan_memory(derivative, solver=spec.spectral_solver, max_memory=limit)
     except InputError:
         if limit is None:
             raise
         # The solver reports bytes of vectors; here the error can name lengths and options.
-        least = replace(plan_memory(derivative, **options), stored=MIN_STORED_VECTORS).total / 2**20
+        unlimited = plan_memory(derivative, solver=spec.spectral_solver, max_memory=None)
+        least = replace(unlimited, stored=MIN_STORED_VECTORS).total / 2**20
         what = "max_memory" if limit == spec.max_memory else f"free memory on {model.device}"
         remedy = (
             "allow more memory (a larger --max-memory) or"
@@ -497,12 +515,12 @@ def solve_memory(model: Model, inputs: Inputs, spec: Spec, layer: int) -> Memory
         ) from None
 
 
-def product_dtype(spec: Spec, n: int, device: str) -> torch.dtype | None:
+def product_dtype(spec: ModelSpec, n: int, device: str) -> torch.dtype | None:
     """Return the `product_dtype` of `local_lipschitz` at n tokens.
 
     "auto" takes float32 for long inputs on a GPU, where the float64 reference would take longer than the solve.
     """
-    if spec.kind not in ("attention", "head") or spec.product_dtype == "float64":
+    if not spec.is_attention or spec.product_dtype == "float64":
         return None
     if spec.product_dtype == "auto":
         return torch.float32 if device.startswith("cuda") and n > MAX_REFERENCE_LENGTH else None

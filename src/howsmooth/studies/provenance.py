@@ -1,18 +1,13 @@
-"""Provenance of records (versions, commit), and what is installed on this machine."""
+"""What is installed on this machine."""
 
 from __future__ import annotations
 
 import os
-import platform
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any
 
-import howsmooth
 from howsmooth.extras import EXTRAS, install
+from howsmooth.records.provenance import installed
 
 _CORE = ("numpy", "scipy", "torch")
 
@@ -34,42 +29,13 @@ class Part:
     required: bool = False
 
 
-def provenance() -> dict[str, Any]:
-    """Return the versions and the commit that every record contains."""
-    recorded_packages = ("torch", "transformers", "tokenizers", "numpy", "scipy")
-    return {
-        "versions": {
-            "howsmooth": howsmooth.__version__,
-            "python": platform.python_version(),
-            **{package: _installed(package) for package in recorded_packages},
-        },
-        "commit": commit(),
-    }
-
-
-def commit() -> str | None:
-    """Return the commit of the checkout that this package is in, with + if files differ; None outside of a checkout."""
-    root = Path(howsmooth.__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    # `describe --dirty` would refresh git's index, under a lock that makes a commit at the same time fail.
-    line = ["git", "--no-optional-locks", "-C", str(root), "status", "--porcelain=2", "--branch", "-uno"]
-    try:
-        status = subprocess.run(line, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()
-    except (OSError, subprocess.SubprocessError):
-        return None
-    head = next((text.split()[-1] for text in status if text.startswith("# branch.oid ")), "")
-    changed = any(not text.startswith("#") for text in status)
-    return head + "+" * changed if head.isalnum() else None  # "(initial)" before the first commit
-
-
 def packages() -> Iterator[Part]:
     """Yield the packages that howsmooth needs, then those of its extras."""
     for package in _CORE:
-        yield Part(package, _installed(package), "reinstall howsmooth", required=True)
+        yield Part(package, installed(package), "reinstall howsmooth", required=True)
     for packages_of_extra in EXTRAS.values():
         for package in packages_of_extra:
-            yield Part(package, _installed(package), install(package))
+            yield Part(package, installed(package), install(package))
 
 
 def embedded_models() -> Iterator[Part]:
@@ -77,7 +43,7 @@ def embedded_models() -> Iterator[Part]:
     from howsmooth.models import EMBEDDED
 
     for name, embedded in EMBEDDED.items():
-        found = _installed(embedded.package)
+        found = installed(embedded.package)
         yield Part(
             name,
             f"{embedded.description}, {embedded.package} {found}" if found else None,
@@ -95,7 +61,7 @@ def machine() -> dict[str, str]:
         "cpu": f"{os.cpu_count()} cores, threads of torch: {torch.get_num_threads()}",
         **{gpu: torch.cuda.get_device_name(gpu) for gpu in gpus},
         **({} if gpus else {"gpu": "none with CUDA that torch can use"}),
-        "triton": _installed("triton") or "not installed; PyTorch's builds for NVIDIA GPUs on Linux bring it",
+        "triton": installed("triton") or "not installed; PyTorch's builds for NVIDIA GPUs on Linux bring it",
         **{f"attention, {device}": attention_on(device) for device in ("cpu", *others, *gpus)},
     }
 
@@ -122,10 +88,3 @@ def attention_on(device: str) -> str:
         + (f"; {found.reason}" if found.reason else f", heads up to {kernels.MAX_WIDTH[dtype.itemsize]} wide")
         for dtype, found in dtypes.items()
     )
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
-from howsmooth.errors import InputError
 from howsmooth.models import Model
-from howsmooth.studies.inputs import ProgressCallback
+from howsmooth.questions.spec import EngineSpec, Spec, refuse_connection
 from howsmooth.studies.plan import Plan, prepare, prepare_model
-from howsmooth.studies.spec import EngineSpec, Spec, refuse_connection
-from howsmooth.studies.store import Store
-from howsmooth.studies.worker import run_bundle
+from howsmooth.studies.store import Store, description_of
+from howsmooth.studies.worker import ProgressCallback, records_of_bundle, run_bundle
 from howsmooth.texts.corpora import Corpus
 
 
@@ -71,7 +70,7 @@ def measure(
         model: The model.
         corpus: The text; None with random tokens (`spec.inputs` is "normalised").
         spec: What to measure.
-        progress: Called with (n, layer, head) before each solve.
+        progress: Called with the coordinates of places before they are computed.
 
     Returns:
         An iterator over the records, one per task, each as soon as it is computed.
@@ -89,14 +88,16 @@ def measure(
 
 
 def records_of(
-    plan: Plan, kept: Sequence[dict[str, Any]] = (), *, progress: ProgressCallback | None = None
+    plan: Plan, kept: Sequence[dict[str, Any]] = (), *, progress: ProgressCallback | None = None, again: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Run a plan in this process and yield its records.
 
     Args:
         plan: The plan.
-        kept: Records of an earlier run. Those that belong to the plan are yielded first and not computed again.
-        progress: Called with (n, layer, head) before each solve.
+        kept: Records of an earlier run. Those that belong to the plan are yielded first and not computed again, except
+            those with a `failure`, for its error.
+        progress: Called with the coordinates of places before they are computed.
+        again: Compute everything, for tensors that records do not contain; records that are known are not repeated.
 
     Raises:
         InputError: A task failed. A solve that did not converge is no failure: its record has that status.
@@ -114,16 +115,15 @@ def records_of(
     known = {record["task"]: record for record in kept if "task" in record}
     if known:
         yield from (known[task] for task in plan.tasks() if task in known)
-    for bundle in plan.bundles(lambda tasks: known.keys() & set(tasks)):
-        for results in run_bundle(bundle, progress, plan.model):
-            for result in results:
-                if result.record is None:
-                    raise InputError(result.error or "a task failed")
-                yield result.record
+    done = set() if again else {task for task, record in known.items() if record.get("failure") is None}
+    for bundle in plan.bundles(lambda tasks: done & set(tasks)):
+        for record in records_of_bundle(bundle, progress, plan.model):
+            if record["task"] not in known:
+                yield record
 
 
 def run_study(
-    study: Spec | Plan | CustomPlan,
+    study: Spec | Plan | CustomPlan | Sequence[Plan],
     store: str | Path | Store,
     *,
     progress: Callable[[Progress], None] | None = None,
@@ -137,7 +137,7 @@ def run_study(
     A run may be killed at any time: what was finished is in the store, and the next run continues from there.
 
     Args:
-        study: The study, or its plan.
+        study: The study, its plan, or the plans of its questions.
         store: An open store, or the path of one.
         progress: Called with a `Progress` whenever tasks have finished.
         log: Called with lines such as "loading gpt2".
@@ -159,22 +159,24 @@ def run_study(
         ...     run_study(study, f"{folder}/study.sqlite")
         {'planned': 2, 'done': 2, 'failed': 0, 'other': 0}
     """
+    plans: Sequence[Plan | CustomPlan]
     if isinstance(study, Spec):
         refuse_connection(study, connect)
-        plan: Plan | CustomPlan = prepare(
-            study, log=log, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle
-        )
+        plans = [prepare(study, log=log, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)]
     else:
-        plan = study
+        plans = study if isinstance(study, Sequence) else [study]
     if not isinstance(store, Store):
         with Store.write(store) as opened:
             if opened.recovered and log is not None:
                 log(opened.recovered)
-            return run_study(plan, opened, progress=progress)
-    store.plan(plan.description, plan.tasks())
+            return run_study(plans, opened, progress=progress)  # type: ignore[arg-type]
+    store.plan(description_of([plan.description for plan in plans]), chain.from_iterable(p.tasks() for p in plans))
     counts = store.counts()
     if counts["done"] < counts["planned"]:
-        _run_remaining(plan, store, Progress(total=counts["planned"], done=counts["done"]), progress)
+        state = Progress(total=counts["planned"], done=counts["done"])
+        state.seconds_left = sum(bundle.seconds for plan in plans for bundle in plan.bundles(store.done))
+        for plan in plans:
+            _run_remaining(plan, store, state, progress)
     return store.counts()
 
 
@@ -184,7 +186,6 @@ def _run_remaining(
     """Compute the tasks that the store has no record of, and store each result as it arrives."""
     report = progress or (lambda state: None)
     seconds_by_task: dict[str, float] = {}  # of the tasks that are running
-    state.seconds_left = sum(bundle.seconds for bundle in plan.bundles(store.done))
     report(state)
 
     def submitted() -> Iterator[Any]:
@@ -216,14 +217,14 @@ def _work_of(plan: Plan | CustomPlan) -> Callable[[Any], Iterable[list[Any]]]:
 
 def select_engine(plan: Plan | CustomPlan) -> Callable[..., Generator[list[Any], None, None]]:
     """Return the engine of a plan, as a function of bundles and work."""
-    spec = plan.engine
-    if spec.kind == "ray":
+    engine = plan.engine
+    if engine.kind == "ray":
         from howsmooth.studies.engines.ray_engine import ray_engine
 
-        return partial(ray_engine, address=spec.address, cpus=spec.cpus, gpus=spec.gpus, retries=spec.retries)
+        return partial(ray_engine, address=engine.address, cpus=engine.cpus, gpus=engine.gpus, retries=engine.retries)
     from howsmooth.studies.engines.local import in_this_process, local_engine
 
     workers, threads = plan.workers_and_threads()
     if not workers:
         return in_this_process
-    return partial(local_engine, workers=workers, threads=threads, retries=spec.retries)
+    return partial(local_engine, workers=workers, threads=threads, retries=engine.retries)

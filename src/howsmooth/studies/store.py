@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -205,16 +205,12 @@ class Store:
                 if isinstance(record, dict):
                     yield record
                 else:
-                    self.changed.append(
-                        f"record {number} of {self.path.name} was changed after it was written and is left out; "
-                        "`howsmooth study resume` computes it again"
-                    )
+                    self.changed.append(self._left_out(number))
 
     def _remove_changed(self) -> str | None:
         """Remove the records that are not as they were written; return which, in words, or None if there are none."""
         with self._transaction() as db:
-            rows = db.execute("SELECT id, record FROM records ORDER BY id")
-            changed = [number for number, text in rows if not (isinstance(text, str) and is_intact(text))]
+            changed = self._changed_rows()
             db.executemany("DELETE FROM records WHERE id = ?", ((number,) for number in changed))
         if not changed:
             return None
@@ -222,6 +218,23 @@ class Store:
         return (
             f"{len(changed)} record{'s' * (len(changed) > 1)} ({numbers}) of {self.path.name} changed after being "
             "written, and will be computed again"
+        )
+
+    def check(self) -> None:
+        """Set `changed` from the checksums of the records of the study; nothing is parsed."""
+        planned = "SELECT id, record FROM tasks JOIN records USING (hash) ORDER BY position"
+        with _errors(self.path):
+            self.changed = [self._left_out(number) for number in self._changed_rows(planned)]
+
+    def _changed_rows(self, query: str = "SELECT id, record FROM records ORDER BY id") -> list[int]:
+        """Return the numbers of the records that are not as they were written."""
+        rows = self._db.execute(query)
+        return [number for number, text in rows if not (isinstance(text, str) and is_intact(text))]
+
+    def _left_out(self, number: int) -> str:
+        return (
+            f"record {number} of {self.path.name} was changed after it was written and is left out; "
+            "`howsmooth study resume` computes it again"
         )
 
     def failures(self) -> list[tuple[str, str, int]]:
@@ -242,6 +255,11 @@ class Store:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+
+def description_of(descriptions: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a store keeps of a study: its spec, or those of its questions, as `specs_of` reads them."""
+    return descriptions[0] if len(descriptions) == 1 else {"specs": list(descriptions)}
 
 
 def _can_write_beside(path: Path) -> bool:

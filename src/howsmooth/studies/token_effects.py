@@ -1,19 +1,17 @@
-"""Effects of single tokens: one token or each that is perturbed alone, and one token that is repeated in the text."""
+"""Effects of single tokens: one token or each that is perturbed alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import token_gains
-from howsmooth.studies.inputs import ProgressCallback, chosen_layers, run_fields
-from howsmooth.studies.quantities import all_shares, estimate_at
-from howsmooth.studies.spec import Spec
+from howsmooth.questions.inputs import chosen_layers, run_fields
+from howsmooth.questions.quantities import all_shares, estimate_at
+from howsmooth.questions.spec import ModelSpec
 from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from howsmooth.texts.cutting import TokenChunk
 
 
-def move_one_token(model: Model, corpus: Corpus, spec: Spec, position: int) -> dict[str, Any]:
+def move_one_token(model: Model, corpus: Corpus, spec: ModelSpec, position: int) -> dict[str, Any]:
     """Measure ‖J[:, j]‖₂, the largest change of the output per unit of change in token j alone.
 
     `move_each_token` does this for all tokens at once.
@@ -51,7 +49,7 @@ def move_one_token(model: Model, corpus: Corpus, spec: Spec, position: int) -> d
     if not 0 <= position < n:
         raise InputError(f"expected a token between 0 and {n - 1}, got {position}; choose one of the text")
     chunk, f, x = _first_map(model, corpus, spec)
-    estimate = estimate_at(f, x, tokens=[position], **spec.accuracy, strict=False, max_memory=spec.max_memory)
+    estimate = estimate_at(f, x, tokens=[position], solver=spec.spectral_solver, strict=False)
     return {
         **_map_fields(model, corpus, spec),
         "position": position,
@@ -62,7 +60,7 @@ def move_one_token(model: Model, corpus: Corpus, spec: Spec, position: int) -> d
     }
 
 
-def move_each_token(model: Model, corpus: Corpus, spec: Spec, *, tol: float = 1e-2) -> dict[str, Any]:
+def move_each_token(model: Model, corpus: Corpus, spec: ModelSpec, *, tol: float = 1e-2) -> dict[str, Any]:
     """Measure ‖J[:, j]‖₂ for every token j: the constant of the map when only that token moves.
 
     Args:
@@ -85,8 +83,7 @@ def move_each_token(model: Model, corpus: Corpus, spec: Spec, *, tol: float = 1e
         ('converged', 8)
     """
     chunk, f, x = _first_map(model, corpus, spec)
-    accuracy = spec.accuracy
-    found = token_gains(f, x, tol=tol, confidence=accuracy["confidence"], seed=accuracy["seed"], strict=False)
+    found = token_gains(f, x, solver=spec.spectral_solver, tol=tol, strict=False)
     return {
         **_map_fields(model, corpus, spec),
         "tol": tol,
@@ -99,7 +96,7 @@ def move_each_token(model: Model, corpus: Corpus, spec: Spec, *, tol: float = 1e
     }
 
 
-def moves_tokens_in_one_pass(model: Model, spec: Spec) -> bool:
+def moves_tokens_in_one_pass(model: Model, spec: ModelSpec) -> bool:
     """Return whether `move_each_token` takes little longer than one solve.
 
     It does for attention whose weights are known, where a product uses that only one token moves. For other maps each
@@ -110,85 +107,22 @@ def moves_tokens_in_one_pass(model: Model, spec: Spec) -> bool:
     )
 
 
-def _first_map(model: Model, corpus: Corpus, spec: Spec) -> tuple[TokenChunk, Any, Tensor]:
+def _first_map(model: Model, corpus: Corpus, spec: ModelSpec) -> tuple[TokenChunk, Any, Tensor]:
     """Return the first chunk of a spec, and the map of its first layer with the tokens that enter it."""
     n, layer = spec.lengths[0], chosen_layers(model, spec)[0]
     chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
     if spec.is_attention:
         return chunk, model.attention(layer, n), model.activations(chunk, [layer])[layer]
-    at = model.map_at(chunk, layer, spec.kind)
+    at = model.map_at(chunk, layer, spec.map_name)
     return chunk, at.f, at.x
 
 
-def _map_fields(model: Model, corpus: Corpus, spec: Spec) -> dict[str, Any]:
+def _map_fields(model: Model, corpus: Corpus, spec: ModelSpec) -> dict[str, Any]:
     return {
         "model": model.name,
         "layer": chosen_layers(model, spec)[0],
         "head": None,
-        "map": spec.kind,
+        "map": spec.map_name,
         "n": spec.lengths[0],
         **run_fields(model, corpus, spec),
     }
-
-
-def repeated_tokens(
-    model: Model, corpus: Corpus, spec: Spec, *, copies: int = 2, progress: ProgressCallback | None = None
-) -> Iterator[dict[str, Any]]:
-    """Yield one record per length, layer and token: ‖D‖ of the map when the input contains that token several times.
-
-    The model runs on the longer input. The copies get the positions that follow ("next"), or all that of the token
-    ("kept"); the mask goes by the order of tokens in both cases. `before` is the unchanged input.
-
-    Args:
-        model: The model.
-        corpus: The text.
-        spec: Which map, layers and lengths.
-        copies: How often the token occurs.
-        progress: Called with (n, layer, None) before each token.
-
-    Example:
-        >>> from howsmooth.models import load
-        >>> from howsmooth.studies import spec_of
-        >>> from howsmooth.texts.corpora import read_corpus
-        >>> model, text = load("minilm"), read_corpus("embedded")
-        >>> spec = spec_of({"layers": [0], "lengths": [4], "tol": 0.1})
-        >>> [record["position"] for record in repeated_tokens(model, text, spec)]
-        [0, 1, 2, 3]
-    """
-    if isinstance(copies, bool) or not isinstance(copies, int) or copies < 2:
-        raise InputError(f"expected at least 2 copies, got {copies!r}")
-    shared = run_fields(model, corpus, spec)
-    options = dict(spec.accuracy, strict=False)
-    for n in spec.lengths:
-        chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
-        for layer in chosen_layers(model, spec):
-            at = model.map_at(chunk, layer, spec.kind)
-            before = estimate_at(at.f, at.x, **options)
-            for position in range(n):
-                if progress is not None:
-                    progress(n, layer, None)
-                order = torch.arange(n).repeat_interleave(1 + (torch.arange(n) == position) * (copies - 1))
-                ids = torch.as_tensor(chunk.ids)[order].unsqueeze(0)
-                # Without a mask, transformers takes a repeated position for the start of a new sequence.
-                mask = torch.ones_like(ids)
-                after = {}
-                for name, position_ids in (("next", torch.arange(len(order))), ("kept", order)):
-                    batch = {"input_ids": ids, "attention_mask": mask, "position_ids": position_ids[None]}
-                    longer = model.map_at(batch, layer, spec.kind)
-                    after[name] = estimate_at(longer.f, longer.x, **options)
-                statuses = [estimate.status for estimate in (before, *after.values())]
-                yield {
-                    "model": model.name,
-                    "layer": layer,
-                    "head": None,
-                    "map": spec.kind,
-                    "n": n,
-                    "token": chunk.words[position],
-                    "position": position,
-                    "copies": copies,
-                    "before": before.as_record(),
-                    **{name: estimate.as_record() for name, estimate in after.items()},
-                    **{f"{name}_over_before": estimate.value / before.value for name, estimate in after.items()},
-                    "status": next((status for status in statuses if status != "converged"), "converged"),
-                    **shared,
-                }

@@ -342,6 +342,3 @@ class Probe(Method):
         kind = next(kind for kind in KINDS if kind in problem.limits.allow)
         draw = partial(draw_edits, problem, nearest, kind, torch.Generator().manual_seed(seed))
         return evaluate_until_success(problem, iter(draw, None), calls=1)
-
-
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Random, HotFlip, Greedy, Probe)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -46,6 +46,7 @@ def trajectory_records(
     tol: float,
     renormalised: bool = False,
     lipschitz: bool = False,
+    frames: Container[int] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield a record for each saved depth with what all instruments measure.
 
@@ -59,6 +60,7 @@ def trajectory_records(
         tol: An absolute distance: tokens closer than this are in one cluster.
         renormalised: Whether the trajectory is in the coordinates e^{−tV}x.
         lipschitz: Also compute the local Lipschitz constant of the attention, with one solve for each depth.
+        frames: Indices of the saved depths that have a record; by default all.
 
     Yields:
         One record for each saved depth.
@@ -73,8 +75,9 @@ def trajectory_records(
         [2, 2]
     """
     builder = _RecordBuilder(trajectory, field, tol, renormalised, lipschitz)
-    for t, x in zip(trajectory.times.tolist(), trajectory.tokens, strict=True):
-        yield builder.record(t, x)
+    for k, (t, x) in enumerate(zip(trajectory.times.tolist(), trajectory.tokens, strict=True)):
+        if frames is None or k in frames:
+            yield builder.record(t, x)
 
 
 def view_and_labels(

@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError
 
 from howsmooth.errors import InputError, describe_validation_errors
-from howsmooth.studies.spec import ModelSpec, Spec, StrictModel, parse_lengths
+from howsmooth.questions.fields import StrictModel, parse_lengths
+from howsmooth.questions.measure import MeasureSpec
+from howsmooth.questions.spec import ModelChoice
 
 FIGURES = ("text", "radius", "adversarial", "norms", "others", "synthetic")
 
@@ -31,7 +33,7 @@ class GeneratedInput(StrictModel):
     """Inputs that come from no text: adversarial ones for a head, or Gaussian noise in the layer's normalisation."""
 
     inputs: Literal["adversarial", "synthetic"]
-    model: ModelSpec
+    model: ModelChoice
     layer: Annotated[int, Field(ge=0)]
     head: Annotated[int, Field(ge=0)] = 0
     radius: float | Literal["norm"] = "norm"
@@ -49,7 +51,7 @@ class Figure(StrictModel):
     y: Literal["value", "mean_radius"] = "value"
     sheet: Literal["model", "figure"] = "model"  # one picture for each model, or one for all
     bounds: bool = True
-    studies: tuple[Spec, ...] = ()
+    studies: tuple[MeasureSpec, ...] = ()
     generated: tuple[GeneratedInput, ...] = ()
     published: tuple[Published, ...] = ()
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -31,12 +31,13 @@ from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
 from howsmooth.models import AttentionFile, Model, load
 from howsmooth.models.identity import model_identity
+from howsmooth.models.map_types import MAP_VERSION
 from howsmooth.models.released_scripts import adversarial_points, without_causal_mask
+from howsmooth.questions.quantities import EvaluationPoint, compute_quantity
+from howsmooth.questions.spec import EngineSpec
 from howsmooth.records import make_record
-from howsmooth.studies.plan import MAP_VERSION
-from howsmooth.studies.provenance import provenance
-from howsmooth.studies.quantities import EvaluationPoint, compute_quantity
-from howsmooth.studies.spec import EngineSpec
+from howsmooth.records.provenance import provenance
+from howsmooth.spectral import Solver
 from howsmooth.studies.worker import TaskResult
 
 JOB_HASH_VERSION = 1  # part of every hash: raise it when the same job gives another number
@@ -71,7 +72,7 @@ class Job:
         n: Number of tokens.
         sample: Number of the sample.
         radius: Radius of the sphere or ball.
-        solver_options: Options of `local_lipschitz`.
+        solver: The options of a solve.
         shared_fields: Fields that all records of the job share.
         requests: What is computed -> hash of its task.
         seconds: Estimated time.
@@ -84,7 +85,7 @@ class Job:
     n: int
     sample: int
     radius: float
-    solver_options: dict[str, Any]
+    solver: Solver
     shared_fields: dict[str, Any]
     requests: dict[Request, str]
     seconds: float = 1.0
@@ -186,7 +187,7 @@ def make_job(
     sample: int = 0,
     radius: float,
     text: str,
-    solver_options: dict[str, Any],
+    solver: Solver,
 ) -> Job:
     """Return a job with the hashes of its tasks.
 
@@ -200,7 +201,7 @@ def make_job(
         sample: Number of the sample.
         radius: Radius of the sphere or ball.
         text: The field `text` of records.
-        solver_options: Options of `local_lipschitz`.
+        solver: The options of a solve.
     """
     hashed = {
         "form": [JOB_HASH_VERSION, MAP_VERSION],
@@ -212,7 +213,7 @@ def make_job(
         "n": n,
         "sample": sample,
         "radius": radius,
-        **({} if kind == "bounds" else solver_options),
+        **({} if kind == "bounds" else asdict(solver)),
     }
     prefix = json.dumps(hashed, sort_keys=True)
     tasks = {request: hashlib.sha256(f"{prefix}|{'|'.join(request)}".encode()).hexdigest()[:32] for request in requests}
@@ -225,12 +226,12 @@ def make_job(
         "source": dict(labelled.model.source),
         "weights": labelled.model.source.get("weights"),
         "special_tokens": "none",
-        "tol": solver_options["tol"],
+        "tol": solver.tol,
         "device": "cpu",
         "model_dtype": "float32",
         **_cached_provenance(),
     }
-    return Job(kind, labelled.source, layer, head, n, sample, radius, solver_options, shared_fields, tasks)
+    return Job(kind, labelled.source, layer, head, n, sample, radius, solver, shared_fields, tasks)
 
 
 def run_job(job: Job) -> Iterator[list[TaskResult]]:
@@ -243,7 +244,7 @@ def run_job(job: Job) -> Iterator[list[TaskResult]]:
             if quantity == "bound":
                 values = _bound(attention, name, job)
             else:
-                values = _measure(*_map_and_input(model, attention, name, job), quantity, job.solver_options)
+                values = _measure(*_map_and_input(model, attention, name, job), quantity, job.solver)
         except Exception as error:
             message = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             yield [TaskResult(task, None, message)]
@@ -274,8 +275,8 @@ def _bound(attention: Any, name: str, job: Job) -> dict[str, Any]:
     return {"value": found.value, "log_value": found.log_value, "side": found.side, "refused": None, "status": "bound"}
 
 
-def _measure(f: Any, x: Tensor, quantity: str, solver_options: dict[str, Any]) -> dict[str, Any]:
-    point = EvaluationPoint(f, x, None, None, None, None, solver_options)
+def _measure(f: Any, x: Tensor, quantity: str, solver: Solver) -> dict[str, Any]:
+    point = EvaluationPoint(f, x, None, None, None, None, solver)
     (values,) = compute_quantity("released" if quantity == "scripts" else quantity, point)
     values.pop("direction_shares", None)
     return values
@@ -297,7 +298,8 @@ def _map_and_input(model: Model, attention: Any, name: str, job: Job) -> tuple[A
 
 def _synthetic_input(model: Model, job: Job) -> Tensor:
     norm = model.normalisation(job.layer).converted(dtype=torch.float64)
-    generator = torch.Generator().manual_seed(job.solver_options["seed"] * 100_003 + job.sample)
+    assert isinstance(job.solver.seed, int)
+    generator = torch.Generator().manual_seed(job.solver.seed * 100_003 + job.sample)
     x = torch.randn(job.n, norm.d, dtype=torch.float64, generator=generator)
     if job.layer == 0 and isinstance(model, AttentionFile):
         x = EMBEDDING_STD * x + model.learnt_positions(job.n).double()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from howsmooth.errors import InputError
-from howsmooth.studies.spec import Spec
+from howsmooth.questions.spec import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Options:
     quick: bool = False
 
     @classmethod
-    def of_spec(cls, spec: Spec, given: Collection[str], **others: Any) -> Options:
+    def of_spec(cls, spec: ModelSpec, given: Collection[str], **others: Any) -> Options:
         """Return the fields of a spec that the user has given; the figure's file decides the others.
 
         Args:

@@ -9,6 +9,9 @@ from typing import Any
 from howsmooth.attack.configurations import castin
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
+from howsmooth.questions.measure import MeasureSpec
+from howsmooth.questions.spec import ModelChoice, TextChoice
+from howsmooth.spectral import Solver
 from howsmooth.studies.figures.definition import Figure, GeneratedInput
 from howsmooth.studies.figures.generated_inputs import (
     ADVERSARIAL,
@@ -24,7 +27,6 @@ from howsmooth.studies.figures.generated_inputs import (
 from howsmooth.studies.figures.options import Options
 from howsmooth.studies.plan import Plan, prepare
 from howsmooth.studies.run import Progress, run_study
-from howsmooth.studies.spec import ModelSpec, Spec, TextSpec
 from howsmooth.studies.store import Store
 from howsmooth.texts.corpora import read_corpus
 
@@ -128,7 +130,7 @@ class _FigureRun:
     progress: Callable[[Progress], None] | None
     log: Callable[[str], None]
 
-    def measure_texts(self, study: Spec) -> None:
+    def measure_texts(self, study: MeasureSpec) -> None:
         """Run a study of one model, and compute bounds for its layers."""
         (model_spec,) = study.models
         self.log(f"{self.figure.name}: {model_spec.label}")
@@ -159,7 +161,6 @@ class _FigureRun:
             return
         self._run(plan)
         if self.figure.bounds:
-            solver_options = {"tol": study.tol, "confidence": study.confidence, "seed": study.seed}
             jobs = [
                 make_job(
                     labelled,
@@ -170,7 +171,7 @@ class _FigureRun:
                     n=n,
                     radius=labelled.radius(layer),
                     text="norm",
-                    solver_options=solver_options,
+                    solver=study.spectral_solver,
                 )
                 for layer in plan.planned_models[0].layers
                 if layer is not None
@@ -210,7 +211,7 @@ class _FigureRun:
         self.outcome.add_records(self.store)
 
 
-def _resolve_study(study: Spec, options: Options, outcome: Outcome) -> Spec:
+def _resolve_study(study: MeasureSpec, options: Options, outcome: Outcome) -> MeasureSpec:
     """Return the study with the user's options, and the embedded text instead of corpora that are not available."""
     update: dict[str, Any] = {}
     # Starting processes takes longer than the few short tasks of a quick study.
@@ -223,7 +224,7 @@ def _resolve_study(study: Spec, options: Options, outcome: Outcome) -> Spec:
     if options.quick:
         lengths, samples = _thinned([n for n in lengths if n <= QUICK_MAX_LENGTH], QUICK_NUM_LENGTHS), QUICK_SAMPLES
     update["lengths"], update["samples"] = options.lengths or lengths, options.samples or samples
-    corpora: list[TextSpec] = []
+    corpora: list[TextChoice] = []
     for corpus in study.texts:
         try:
             read_corpus(study.path(corpus.source), **corpus.model_dump(exclude={"source"}))
@@ -232,25 +233,25 @@ def _resolve_study(study: Spec, options: Options, outcome: Outcome) -> Spec:
                 f"{corpus.name or corpus.source} is not available; the embedded text is used instead, with "
                 f"at most {EMBEDDED_SAMPLES} samples ({error})"
             )
-            corpus = TextSpec(source="embedded")
+            corpus = TextChoice(source="embedded")
             update["samples"] = min(update["samples"], EMBEDDED_SAMPLES)
         if corpus not in corpora:
             corpora.append(corpus)
     return study.model_copy(update={**update, "texts": tuple(corpora)})
 
 
-def _split_by_model(study: Spec, options: Options) -> Iterator[Spec]:
+def _split_by_model(study: MeasureSpec, options: Options) -> Iterator[MeasureSpec]:
     """Yield one study for each model, so that a model that cannot be loaded does not stop the others."""
     models = study.models
     if options.models:
-        models = tuple(ModelSpec(name=name, layers=options.layers) for name in options.models)
+        models = tuple(ModelChoice(name=name, layers=options.layers) for name in options.models)
     elif options.layers is not None:
         models = tuple(model.model_copy(update={"layers": options.layers}) for model in models)
     for model in models:
         yield study.model_copy(update={"models": (model,)})
 
 
-def _load_arguments(study: Spec, model_spec: ModelSpec) -> dict[str, Any]:
+def _load_arguments(study: MeasureSpec, model_spec: ModelChoice) -> dict[str, Any]:
     return {
         "name": ("random:" if model_spec.weights == "random" else "") + study.path(model_spec.name),
         "causal": model_spec.causal,
@@ -267,7 +268,7 @@ def _resolve_generated(figure: Figure, options: Options) -> list[GeneratedInput]
     inputs = list(figure.generated)
     if options.models and inputs:
         inputs = [
-            inputs[0].model_copy(update={"model": ModelSpec(name=name), "layer": layer, "head": 0, "radius": "norm"})
+            inputs[0].model_copy(update={"model": ModelChoice(name=name), "layer": layer, "head": 0, "radius": "norm"})
             for name in options.models
             for layer in options.layers or (0, MIDDLE_LAYER)
         ]
@@ -299,21 +300,12 @@ def _jobs_of(labelled: LabelledModel, generated: GeneratedInput, options: Option
         if not isinstance(attention, SelfAttention):
             raise InputError(f"expected a model whose attention is known by its weights, got {labelled.label}")
         castin(attention, 2, R, head=head, sign=1)
-    solver_options = {"tol": options.tol or 1e-3, "confidence": 0.999, "seed": generated.model.seed or 0}
+    solver = Solver(tol=options.tol or 1e-3, seed=generated.model.seed or 0)
     text = _text_label(generated)
 
     def job(kind: str, requests: tuple[Request, ...], n: int, sample: int = 0) -> Job:
         return make_job(
-            labelled,
-            kind,
-            requests,
-            layer=layer,
-            head=head,
-            n=n,
-            sample=sample,
-            radius=R,
-            text=text,
-            solver_options=solver_options,
+            labelled, kind, requests, layer=layer, head=head, n=n, sample=sample, radius=R, text=text, solver=solver
         )
 
     jobs = [

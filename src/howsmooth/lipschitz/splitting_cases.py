@@ -1,0 +1,143 @@
+"""Kinds of maps, each at one measure, with what is known about whether maps of this kind split.
+
+The measures were found by `experiments/splitting_search.py` or are derived in docs/splitting.md. Their ratios are
+computed by `criterion`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from howsmooth.attention.fields import (
+    Field,
+    L2Field,
+    LinearField,
+    MeanPooling,
+    Pointwise,
+    SigmoidField,
+    SinkhornField,
+    SoftmaxField,
+)
+from howsmooth.lipschitz.criterion import Criterion, criterion
+from howsmooth.lipschitz.splitting_families import Measure, ill_conditioned_measure, opposite_l2_measure
+
+
+@dataclass(frozen=True, eq=False)
+class SplittingCase:
+    """A map, a measure, and what is known about maps of this kind.
+
+    Attributes:
+        map: Kind of the map.
+        where: Parameters and measure, in words.
+        field: The map.
+        points: Atoms of the measure, (atoms, d).
+        masses: Their masses.
+        limit: The largest ratio that is possible or was found, in words.
+        never: Whether no measure of this form splits.
+    """
+
+    map: str
+    where: str
+    field: Field | Callable[..., Any]
+    points: list[list[float]]
+    masses: list[float]
+    limit: str
+    never: bool = False
+
+    def criteria(self) -> tuple[Criterion, Criterion]:
+        """Return the criterion at the measure, and after every atom is cut in two, of 0.3 and 0.7 of its mass."""
+        points = torch.tensor(self.points, dtype=torch.float64)
+        masses = torch.tensor(self.masses, dtype=torch.float64)
+        halves = torch.stack([0.3 * masses, 0.7 * masses], -1).flatten()
+        before = criterion(self.field, points, masses.log())
+        return before, criterion(self.field, points.repeat_interleave(2, 0), halves.log())
+
+
+def _two_atoms(map: str, where: str, field: Field, measure: Measure, limit: str) -> SplittingCase:
+    points, log_masses = measure
+    return SplittingCase(map, where, field, points, [math.exp(mass) for mass in log_masses], limit)
+
+
+_ONE, _IDENTITY_2D = torch.ones(1, 1, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+_QUARTER_TURN = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+_ILL_CONDITIONED = torch.diag(torch.tensor([1.0, 1e-3], dtype=torch.float64))
+# Found by search: tied queries and keys, and values, for which two atoms split.
+_QUERY_KEY = torch.tensor([[-0.2624535355, 0.3061571579], [-0.4499762933, 3.2008975634]], dtype=torch.float64)
+_VALUES = torch.tensor([[-1.2031648218, -4.1193098544], [2.0535030956, 3.0593035023]], dtype=torch.float64)
+
+SPLITTING_CASES = (
+    SplittingCase(
+        "softmax", "A = −1, equal masses", SoftmaxField.of(-_ONE, _ONE), [[5.5981], [0.4677]], [1, 1], "1.485 found"
+    ),
+    SplittingCase(
+        "softmax", "A = −1, 1 : y² − 1 at distance y", SoftmaxField.of(-_ONE, _ONE), [[0], [30]], [899, 1], "unbounded"
+    ),
+    SplittingCase(
+        "softmax",
+        "A = +1",
+        SoftmaxField.of(_ONE, _ONE),
+        [[13.1091068], [0.2197482]],
+        [0.2547114, 0.7452886],
+        "1.0051 found",
+    ),
+    _two_atoms(
+        "softmax",
+        "A ≻ 0 with condition number 1000, d = 2",
+        SoftmaxField.of(_ILL_CONDITIONED, _IDENTITY_2D),
+        ill_conditioned_measure(1000.0, 1000.0),
+        "15.83 approached",
+    ),
+    _two_atoms(
+        "L2, K = −Q",
+        "light atom at −2.55, heavy at 2.45",
+        L2Field(_ONE, -_ONE, _ONE),
+        opposite_l2_measure(5.0),
+        "unbounded",
+    ),
+    SplittingCase(
+        "L2, tied K = Q",
+        "d = 2, V ≠ I, two atoms",
+        L2Field(_QUERY_KEY, _QUERY_KEY, _VALUES),
+        [[-1.2033681198, 0.5774883113], [0.4920128319, 0.2973140538]],
+        [25.12, 1],
+        "2 proved",
+    ),
+    SplittingCase(
+        "L2, tied K = Q",
+        "V = I, QᵀQ = cI: never",
+        L2Field(_ONE, _ONE, _ONE),
+        [[0], [3]],
+        [1, 4],
+        "1 proved",
+        never=True,
+    ),
+    SplittingCase("Sinkhorn", "A = −1, masses 1 : 2", SinkhornField(-_ONE, _ONE), [[0], [6]], [1, 2], "unbounded"),
+    SplittingCase(
+        "Sinkhorn", "A = +1, two atoms", SinkhornField(_ONE, _ONE), [[0], [2]], [1, 2], "1 proved", never=True
+    ),
+    SplittingCase("sigmoid", "A = −1, one atom", SigmoidField(-_ONE, _ONE), [[0.8595]], [1], "unbounded"),
+    SplittingCase("sigmoid", "V = I, A = cI ≻ 0", SigmoidField(_ONE, _ONE), [[1], [3]], [1, 1], "1 proved", never=True),
+    SplittingCase(
+        "linear", "A a quarter turn, one atom", LinearField(_QUARTER_TURN, _IDENTITY_2D), [[1, 2]], [1], "unbounded"
+    ),
+    SplittingCase(
+        "linear",
+        "linearly dependent atoms (n > d)",
+        LinearField(_QUARTER_TURN, _IDENTITY_2D),
+        [[1, 2], [0, 1], [2, -1]],
+        [1, 2, 3],
+        "1 proved",
+        never=True,
+    ),
+    SplittingCase(
+        "mean pooling", "always", MeanPooling(_IDENTITY_2D), [[1, 2], [0, 1]], [1, 2], "0 proved", never=True
+    ),
+    SplittingCase(
+        "pointwise network", "always", Pointwise(torch.tanh, 1), [[1], [0.2]], [1, 2], "1 proved", never=True
+    ),
+)

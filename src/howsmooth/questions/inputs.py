@@ -1,0 +1,460 @@
+"""The tokens that enter a layer, from a text, token ids, images or sounds, or drawn in its own normalisation.
+
+All kinds of inputs have the same methods, so that the callers do not distinguish them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from howsmooth.errors import InputError
+from howsmooth.models import Model
+from howsmooth.models.files import check_positions
+from howsmooth.questions import find_question
+from howsmooth.questions.spec import ModelSpec, select_indices
+from howsmooth.records.provenance import provenance
+from howsmooth.texts.corpora import Corpus
+from howsmooth.texts.cutting import Cutter, TokenChunk, word
+
+DRAW_BLOCK = 1024  # random tokens are drawn in blocks of this size; changing it changes the tokens of every seed
+RANDOM_TEXT = "random normalised tokens"  # the field `text` of records without a text
+RANDOM_IDS = "random token ids"
+TOKEN_NAMES = {"images": "patch", "audio": "frame"}  # what tokens are called where they are no words
+
+
+class TextInputs:
+    """Chunks of a corpus, cut for one model.
+
+    Args:
+        model: The model that the chunks run through.
+        corpus: The text.
+        spec: Lengths, samples and how the text is cut.
+
+    Raises:
+        InputError: A length exceeds the model's positions, or the corpus is too short.
+    """
+
+    def __init__(self, model: Model, corpus: Corpus, spec: ModelSpec):
+        """Tokenise the corpus and check that it is long enough."""
+        self.model, self.corpus, longest = model, corpus, max(spec.lengths)
+        self.cutter: Cutter = model.cutter(
+            corpus, spec.cutting, longest=longest, special_tokens=spec.adds_special_tokens
+        )
+        self.takes_short_texts = spec.takes_short_texts
+        for wanted in spec.lengths:
+            n, samples = self.fitted(wanted, spec.samples)
+            check_positions(model.name, model.positions, n)
+            self.cutter.check(n, samples)
+
+    def fitted(self, n: int, samples: int) -> tuple[int, int]:
+        """Return the length and the number of samples that there are, where a text may be shorter than asked for."""
+        if not self.takes_short_texts:
+            return n, samples
+        tokens = self.cutter.tokens_up_to(n * samples) + self.cutter.special_count
+        n = min(n, tokens)
+        return n, samples if tokens >= n * samples else min(samples, self.cutter.count(n))
+
+    def release(self) -> None:
+        """Drop the reference to the model; `chunk` still works."""
+        del self.model
+
+    def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return a sample of n tokens."""
+        return self.cutter.chunk(n, sample)
+
+    def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
+        """Return the inputs of attention, layer -> (n, d), from one forward pass."""
+        return self.model.activations(chunk, layers)
+
+    def attention(self, layer: int, n: int) -> Any:
+        """Return the attention map of a layer for n tokens."""
+        return self.model.attention(layer, n)
+
+    def length_fields(self, n: int) -> dict[str, Any]:
+        """Return the fields that all records of one length share."""
+        return {}
+
+    @property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
+        return {"inputs": "text", "text": self.corpus.name, "text_sha256": self.corpus.sha256}
+
+
+class PairInputs(TextInputs):
+    """Two chunks of each length: the first of two texts, or two consecutive ones of one text.
+
+    Args:
+        model: The model that the chunks run through.
+        corpus: The text of sample 0.
+        other: The text of sample 1; None for the same text.
+        spec: Lengths, and how texts are cut.
+
+    Raises:
+        InputError: A length exceeds the model's positions, or a text is too short.
+    """
+
+    def __init__(self, model: Model, corpus: Corpus, other: Corpus | None, spec: ModelSpec):
+        """Tokenise both texts and check that they are long enough."""
+        each = spec.model_copy(update={"samples": 2 if other is None else 1})
+        super().__init__(model, corpus, each)
+        self.other = None if other is None else TextInputs(model, other, each)
+
+    def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return the chunk of n tokens of one of the two texts."""
+        return super().chunk(n, sample) if self.other is None or sample == 0 else self.other.chunk(n, 0)
+
+    def release(self) -> None:
+        """Drop the references to the model; `chunk` still works."""
+        super().release()
+        if self.other is not None:
+            self.other.release()
+
+    @property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
+        second = self if self.other is None else self.other
+        return {
+            **super().run_fields,
+            "texts": [self.corpus.name, second.corpus.name],
+            "texts_sha256": [self.corpus.sha256, second.corpus.sha256],
+        }
+
+
+class IdInputs:
+    """Random token ids, uniform in the vocabulary: a model without a tokenizer runs on them.
+
+    The first n ids of a longer draw are those of a shorter one.
+
+    Args:
+        model: The model that the ids run through.
+        spec: Lengths and seed.
+
+    Raises:
+        InputError: The model takes no token ids, or a length exceeds its positions.
+    """
+
+    def __init__(self, model: Model, spec: ModelSpec):
+        """Check that the model takes token ids."""
+        self.model, self.seed, self.vocabulary = model, spec.seed, model.vocabulary
+        check_positions(model.name, model.positions, max(spec.lengths))
+
+    def release(self) -> None:
+        """Drop the reference to the model; `chunk` still works."""
+        del self.model
+
+    def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return a sample of n ids."""
+        generator = torch.Generator().manual_seed((1_000_003 * self.seed + sample) % 2**63)
+        blocks = [
+            torch.randint(self.vocabulary, (DRAW_BLOCK,), generator=generator) for _ in range(-(-n // DRAW_BLOCK))
+        ]
+        ids = torch.cat(blocks)[:n]
+        return TokenChunk(ids, torch.zeros(n, dtype=torch.bool), tuple(word(None, token) for token in ids.tolist()))
+
+    def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
+        """Return the inputs of attention, layer -> (n, d), from one forward pass."""
+        return self.model.activations(chunk, layers)
+
+    def attention(self, layer: int, n: int) -> Any:
+        """Return the attention map of a layer for n tokens."""
+        return self.model.attention(layer, n)
+
+    def length_fields(self, n: int) -> dict[str, Any]:
+        """Return the fields that all records of one length share."""
+        return {}
+
+    @property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
+        return {
+            "inputs": "ids",
+            "text": RANDOM_IDS,
+            "text_sha256": None,
+            "special_tokens": "none",
+            "drawn": f"uniform in {self.vocabulary} token ids, {DRAW_BLOCK} at a time, seed {self.seed}",
+        }
+
+
+class FeatureInputs:
+    """Images or sounds as a vision or speech model takes them; each is a sample, and their size determines n.
+
+    Args:
+        model: The model.
+        spec: Its `inputs` are "images" or "audio"; a path, the number of samples, the seed of generated ones.
+
+    Raises:
+        InputError: The model takes something else, or a file cannot be read.
+    """
+
+    def __init__(self, model: Model, spec: ModelSpec):
+        """Read or generate all samples, and run the model on the first to count its tokens."""
+        self.model, self.kind = model, spec.inputs
+        path = spec.images if self.kind == "images" else spec.audio
+        make = model.images if self.kind == "images" else model.sounds
+        self.path = None if path is None else spec.path(path)
+        chosen = spec.samples if path is None or "samples" in spec.model_fields_set else None
+        self.features = make(self.path, chosen, spec.seed)[: spec.samples].cpu()
+        self.seed, self.samples = spec.seed, len(self.features)
+        first = model.layer_numbers[0]
+        self.n = model.activations(self.features[0], [first])[first].shape[-2]
+
+    def release(self) -> None:
+        """Drop the reference to the model; `chunk` still works."""
+        del self.model
+
+    def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return a chunk of n tokens without ids."""
+        return TokenChunk.placeholder(n, TOKEN_NAMES[self.kind])
+
+    def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
+        """Return the inputs of attention, layer -> (n, d), from one forward pass."""
+        return self.model.activations(self.features[sample], layers)
+
+    def attention(self, layer: int, n: int) -> Any:
+        """Return the attention map of a layer."""
+        return self.model.map_at(self.features[0], layer).f
+
+    def length_fields(self, n: int) -> dict[str, Any]:
+        """Return the fields that all records of one length share."""
+        return {}
+
+    @property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
+        what = "images" if self.kind == "images" else "sounds"
+        generated = self.path is None
+        return {
+            "inputs": self.kind,
+            "text": f"generated {what}" if generated else f"{what} of {Path(self.path or '').name}",
+            "text_sha256": None,
+            "special_tokens": "none",
+            "drawn": f"smooth random {what}, seed {self.seed}" if generated else None,
+        }
+
+    def sha256(self, samples: slice | int) -> str:
+        """Return the hash of some samples, each as the network takes it, in float32."""
+        return hashlib.sha256(self.features[samples].float().numpy().tobytes()).hexdigest()
+
+
+class NormalisedInputs:
+    """Standard normal tokens in the normalisation of each layer, with its gain and bias: any length, without a text.
+
+    They are drawn on the CPU whatever the device. The first n tokens of a longer draw are the tokens of a shorter one:
+    growth with n is then growth of one sequence, and under a causal mask the constant cannot decrease.
+
+    Args:
+        model: The model whose normalisations are applied.
+        seed: Seed of the draw; samples have different streams.
+    """
+
+    def __init__(self, model: Model, seed: int = 0):
+        """Store the model and the seed; tokens are drawn when they are needed."""
+        self.model, self.seed, self.positions = model, seed, model.positions
+
+    def release(self) -> None:
+        """Drop the reference to the model; the fields of records are still available."""
+        del self.model
+
+    def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return a chunk of n tokens without ids."""
+        return TokenChunk.placeholder(n)
+
+    def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
+        """Return the inputs of attention, layer -> (n, d)."""
+        return {layer: self.draw(len(chunk), sample, layer) for layer in layers}
+
+    def draw(self, n: int, sample: int, layer: int) -> Tensor:
+        """Return (n, d) on the model's device and in its dtype, drawn in blocks to save memory."""
+        model = self.model
+        norm = model.normalisation(layer).converted(device=model.device, dtype=torch.float32)
+        x = torch.empty(n, norm.d, device=model.device, dtype=model.dtype)
+        generator = torch.Generator().manual_seed((1_000_003 * self.seed + sample) % 2**63)
+        for first in range(0, n, DRAW_BLOCK):
+            block = x[first : first + DRAW_BLOCK]
+            # Always a whole block: the last numbers of a draw depend on its size.
+            z = torch.randn(DRAW_BLOCK, norm.d, generator=generator)[: len(block)]
+            block.copy_(norm(z.to(model.device)))
+        return x
+
+    def attention(self, layer: int, n: int) -> Any:
+        """Return the attention map of a layer for n tokens, also beyond the model's positions."""
+        return self.model.attention(layer, n, extrapolate=True)
+
+    def length_fields(self, n: int) -> dict[str, Any]:
+        """Return whether a length is beyond the model's positions."""
+        return {"extrapolated": self.positions is not None and n > self.positions}
+
+    @property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
+        return {
+            "inputs": "normalised",
+            "text": RANDOM_TEXT,
+            "text_sha256": None,
+            "special_tokens": "none",
+            "drawn": f"standard normal in float32 on the CPU, {DRAW_BLOCK} tokens at a time, seed {self.seed}, "
+            "then the layer's own normalisation",
+        }
+
+
+Inputs = TextInputs | IdInputs | FeatureInputs | NormalisedInputs
+
+
+def adapt_to_model(model: Model, spec: ModelSpec) -> tuple[ModelSpec, str | None]:
+    """Return the spec with inputs that the model takes, where the user did not choose them, and a note about that.
+
+    Images and sounds have the number of tokens that their size gives: it replaces `lengths`. Their number replaces
+    `samples`, unless that is given.
+
+    Raises:
+        InputError: The user chose inputs that the model does not take, or lengths for images or sounds.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> adapted, note = adapt_to_model(load("minilm"), spec_of({}))
+        >>> adapted.inputs, note
+        ('text', None)
+    """
+    kind = {"vision": "images", "audio": "audio"}.get(model.modality)
+    if kind is None or spec.inputs == "normalised":
+        if spec.inputs in ("images", "audio"):
+            raise InputError(f"expected a model that takes {spec.inputs}, got {model.name}, which takes text")
+        if spec.inputs == "text" and not spec.chooses_inputs and model.reads_text and model.tokenizer is None:
+            return spec.model_copy(update={"inputs": "ids"}), (
+                f"{model.name} has no tokenizer: random token ids are measured in place of a text (--inputs ids); "
+                "give --tokenizer NAME to measure a text"
+            )
+        return spec, None
+    what = "images" if kind == "images" else "sounds"
+    if spec.chooses_inputs and spec.inputs != kind:
+        raise InputError(
+            f"expected {what} for {model.name}, which takes {model.modality}, got {spec.inputs}; give --{kind} PATH"
+        )
+    if "lengths" in spec.model_fields_set:
+        raise InputError(
+            f"expected no lengths (--lengths) with {what}, whose size determines the number of tokens, got "
+            f"{', '.join(map(str, spec.lengths))}; leave them out"
+        )
+    note = None
+    if getattr(spec, kind) is None:
+        note = f"{model.name} takes {what}: generated ones are measured; give --{kind} PATH to measure your own"
+    given = spec.model_copy(update={"inputs": kind})
+    found = FeatureInputs(model, given)
+    return given.model_copy(update={"lengths": (found.n,), "samples": found.samples}), note
+
+
+def inputs_of(model: Model, corpus: Corpus | None, spec: ModelSpec) -> Inputs:
+    """Return the inputs of a spec.
+
+    Raises:
+        InputError: The text is too short, the model reads no text, or no token is left to perturb.
+    """
+    inputs: Inputs
+    if spec.inputs == "normalised":
+        inputs = NormalisedInputs(model, spec.seed)
+    elif not model.reads_text or (spec.inputs == "text" and corpus is None):
+        raise InputError(
+            f"expected a model that reads text, got {model.name}, a file of attention layers alone; "
+            "use --inputs normalised"
+        )
+    elif corpus is not None and spec.inputs == "text":
+        inputs = TextInputs(model, corpus, spec)
+    elif spec.inputs == "ids":
+        inputs = IdInputs(model, spec)
+    else:
+        inputs = FeatureInputs(model, spec)
+    for n in {min(spec.lengths), max(spec.lengths)}:
+        for tokens in spec.tokens:
+            perturbed_mask(inputs.chunk(n, 0).special, tokens)
+    return inputs
+
+
+def perturbed_mask(special: Tensor, tokens: str) -> Tensor | None:
+    """Return the mask of the tokens that a perturbation may move.
+
+    Args:
+        special: Which tokens are special tokens, (n,) or (b, n).
+        tokens: "all", "no-special" or "no-first", as in `ModelSpec.tokens`.
+
+    Returns:
+        A mask of the shape of `special`; None for all tokens.
+
+    Raises:
+        InputError: No token is left to perturb.
+    """
+    if tokens == "all":
+        return None
+    mask = ~special if tokens == "no-special" else (torch.arange(special.shape[-1]) > 0).expand(special.shape)
+    if not mask.any(-1).all():
+        raise InputError(
+            f"expected a token left to perturb with the choice of tokens {tokens}, got a chunk of "
+            f"{special.shape[-1]} tokens without one; ask for longer lengths, or let all of them move "
+            "(--tokens all)"
+        )
+    return mask
+
+
+def resolve(model: Model, corpus: Corpus | None, spec: ModelSpec) -> ModelSpec:
+    """Return the spec with layers and heads as numbers, checked against the model and the text.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> model, text = load("minilm"), read_corpus("embedded")
+        >>> resolve(model, text, spec_of({"heads": "all", "lengths": [8], "samples": 1})).layers
+        (0, 1, 2, 3, 4, 5)
+    """
+    (find_question(spec.question).inputs or inputs_of)(model, corpus, spec)
+    return spec.model_copy(
+        update={
+            "layers": spec.layers if spec.map_name == "model" else chosen_layers(model, spec),
+            "heads": chosen_heads(model, spec) if spec.map_name == "head" else None,
+        }
+    )
+
+
+def run_fields(model: Model, corpus: Corpus | None, spec: ModelSpec) -> dict[str, Any]:
+    """Return the fields that all records of a run share, so that each record can be reproduced by itself."""
+    if spec.inputs == "text" and corpus is not None:
+        input_fields: dict[str, Any] = {"inputs": "text", "text": corpus.name, "text_sha256": corpus.sha256}
+    elif spec.inputs in ("text", "normalised"):
+        input_fields = NormalisedInputs(model, spec.seed).run_fields
+    else:
+        inputs = inputs_of(model, corpus, spec)
+        input_fields = inputs.run_fields
+        if isinstance(inputs, FeatureInputs):
+            input_fields["input_sha256"] = inputs.sha256(slice(None))
+    return {
+        "device": str(model.device),
+        "model_dtype": str(model.dtype).removeprefix("torch."),
+        "tokens": spec.tokens[0],
+        "cutting": spec.cutting,
+        "special_tokens": spec.special_tokens,
+        "tol": spec.tol,
+        "stop": spec.stop,
+        "max_steps": spec.max_steps,
+        "weights": model.source.get("weights"),
+        "source": dict(model.source),
+        **input_fields,
+        **provenance(),
+    }
+
+
+def chosen_layers(model: Model, spec: ModelSpec, own: Any = None) -> tuple[int, ...]:
+    """Return the layers of a spec, each once; `own`, if given, takes precedence over the spec's."""
+    return select_indices(own or spec.layers, model.layer_numbers, f"layers of {model.name}")
+
+
+def chosen_heads(model: Model, spec: ModelSpec) -> tuple[int | None, ...]:
+    """Return the heads of a spec, or (None,) for whole layers."""
+    if spec.map_name != "head":
+        return (None,)
+    return select_indices(spec.heads or "all", tuple(range(model.heads)), f"heads of {model.name}")

@@ -1,0 +1,245 @@
+"""How smooth is attention, in this model, on this text, at this length? ‖D_X f‖₂ with a certified interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from howsmooth.errors import InputError
+from howsmooth.lazy import deferred
+from howsmooth.questions.fields import split_at_commas
+from howsmooth.questions.question import Fields, Grid, Place, Question
+from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, ModelSpec
+from howsmooth.records.schema import Count, ModelRecord, TopToken
+
+if TYPE_CHECKING:
+    from howsmooth.questions.work import Work
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number that is measured for every map and sample.
+
+    Attributes:
+        symbol: Its symbol in tables.
+        about: A short description.
+        function: "module:name" of the function that computes it from an `EvaluationPoint`.
+        certified: Whether it has an interval with a confidence.
+        every_token: Whether it is defined only for perturbations of all tokens.
+        maps: The maps that it is defined for; None for all.
+    """
+
+    symbol: str
+    about: str
+    function: str
+    certified: bool = False
+    every_token: bool = False
+    maps: tuple[str, ...] | None = None
+
+
+# The only list of quantities: records, tables, charts, pages and the command line use it.
+QUANTITIES = {
+    "lipschitz": Quantity(
+        "Lip", "‖D_X f‖₂ with a certified interval", "howsmooth.questions.quantities:lipschitz", certified=True
+    ),
+    "released": Quantity(
+        "√‖Jᵀf‖",
+        "what the paper's scripts return, at the described map",
+        "howsmooth.questions.quantities:released",
+        every_token=True,
+    ),
+    "scripts": Quantity(
+        "√‖Jᵀf‖",
+        "the same at the scripts' own map",
+        "howsmooth.questions.quantities:scripts",
+        every_token=True,
+        maps=("attention",),
+    ),
+}
+
+
+def _check_quantity(name: str) -> str:
+    if name not in QUANTITIES:
+        raise ValueError(f"expected a quantity among {', '.join(QUANTITIES)}, got {name[:60]!r}")
+    return name
+
+
+class MeasureSpec(ModelSpec):
+    """Everything that decides what is measured. The fields are the keyword arguments of `howsmooth.measure`.
+
+    Example:
+        >>> spec = MeasureSpec(models=["minilm"], lengths="16..64*2", heads=[0, 3])
+        >>> spec.lengths, spec.map_name, spec.tol
+        ((16, 32, 64), 'head', 0.001)
+    """
+
+    options: ClassVar[tuple[str, ...]] = (
+        "inputs",
+        "images",
+        "audio",
+        *CHUNK_FIELDS,
+        "cutting",
+        "map",
+        "layers",
+        "heads",
+        "tokens",
+        "quantities",
+        *SOLVER_FIELDS,
+        "max_memory",
+        "product_dtype",
+        "stop",
+        "max_steps",
+        "simultaneous",
+    )
+    varied: ClassVar[tuple[str, ...]] = ("tokens", "quantities")
+    unhashed: ClassVar[tuple[str, ...]] = (*ModelSpec.unhashed, "simultaneous", "confidence")  # of the solver instead
+
+    question: str = "measure"
+    quantities: Annotated[
+        tuple[Annotated[str, AfterValidator(_check_quantity)], ...],
+        BeforeValidator(split_at_commas),
+        Field(
+            min_length=1,
+            description="What is computed: "
+            + ", ".join(f"{name} ({quantity.about})" for name, quantity in QUANTITIES.items())
+            + ".",
+            json_schema_extra={"metavar": "NAME,…"},
+        ),
+    ] = ("lipschitz",)
+    simultaneous: Annotated[bool, Field(description="The confidence is for all intervals together.")] = False
+
+    @model_validator(mode="after")
+    def _check_quantities(self) -> MeasureSpec:
+        for name in self.quantities:
+            quantity = QUANTITIES[name]
+            if quantity.every_token and "all" not in self.tokens:
+                raise ValueError(f'expected "all" among tokens for the quantity {name}, which moves every token')
+            if quantity.maps is not None and self.map_name not in quantity.maps:
+                raise ValueError(f'expected map = "{quantity.maps[0]}" for the quantity {name}, got "{self.map_name}"')
+        return self
+
+    @property
+    def variants(self) -> list[tuple[str, str]]:
+        """Combinations of (tokens, quantity); some quantities are defined for tokens = "all" alone."""
+        return [
+            (tokens, quantity)
+            for tokens, quantity in product(self.tokens, self.quantities)
+            if tokens == "all" or not QUANTITIES[quantity].every_token
+        ]
+
+
+class Measurement(ModelRecord, kind="measurement"):
+    """One estimate of `‖D_X f‖₂`, or of another quantity, at one chunk of text."""
+
+    sample: Count
+    value: float | None
+    lower: float | None
+    upper: float | None
+    residual: float | None = None
+    steps: Count | None = None
+    radius: float | None = None
+    mean_radius: float | None = None
+    relative: float | None = None
+    seconds: float | None = None
+    top_tokens: list[TopToken] = []
+    shares: list[float] | None = None
+    words: list[str] | None = None
+    notes: list[str] | None = None
+
+
+def places(spec: MeasureSpec, grid: Grid) -> Iterator[dict[str, Any]]:
+    """Yield each layer, head, choice of tokens and quantity at each sample."""
+    for layer, head, (tokens, quantity) in product(grid.layers, grid.heads, spec.variants):
+        for sample in grid.samples:
+            yield {"layer": layer, "head": head, "tokens": tokens, "quantity": quantity, "sample": sample}
+
+
+_GROUP = ("layer", "head", "tokens", "quantity")
+
+
+def batches(work: Work) -> Iterable[list[Place]]:
+    """Return the places in groups of one quantity of one map, for samples that can be solved together."""
+    from howsmooth.questions.work import grouped
+
+    return grouped(work.bundle.places, _GROUP if _can_batch(work) else (*_GROUP, "sample"))
+
+
+def _can_batch(work: Work) -> bool:
+    """Whether several samples can be solved in one call: attention or a head by its weights, on token ids."""
+    from howsmooth.attention import SelfAttention
+
+    if work.samples.token_ids is None or not work.spec.is_attention:
+        return False
+    try:
+        return isinstance(work.model.attention(work.layers[0], work.n), SelfAttention)
+    except InputError:
+        return False
+
+
+def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
+    """Compute one quantity of one map at some samples, in one call of the solver."""
+    import torch
+
+    from howsmooth.questions.inputs import perturbed_mask
+    from howsmooth.questions.quantities import EvaluationPoint, all_shares, compute_quantity, top_tokens
+
+    at = places[0].at
+    numbers = [place.at["sample"] for place in places]
+    if _can_batch(work):
+        f, x = work.attention(at["layer"], at["head"]), work.batch(at["layer"], numbers)
+    else:
+        f, x = work.map_and_tokens(at)
+    perturbed = perturbed_mask(torch.stack([work.special(sample) for sample in numbers]), at["tokens"])
+    if perturbed is not None:
+        same_for_all = x.ndim == 2 or bool((perturbed == perturbed[:1]).all())
+        perturbed = (perturbed[0] if same_for_all else perturbed).to(x.device)
+    has_ids = work.samples.token_ids is not None
+    ids = torch.stack([ids for sample in numbers if (ids := work.token_ids(sample)) is not None]) if has_ids else None
+    point = EvaluationPoint(f, x, work.model, at["layer"], ids, perturbed, work.solver)
+    values_by_sample = compute_quantity(at["quantity"], point)
+    mean_norms = torch.linalg.vector_norm(x.double(), dim=-1).mean(-1).reshape(-1).tolist()
+    has_words = has_ids and all(at[name] == work.bundle.first[name] for name in _GROUP)
+    for place, values, mean_norm in zip(places, values_by_sample, mean_norms, strict=True):
+        words = work.words(place.at["sample"])
+        shares = values.pop("direction_shares", None)  # of each token in the squared norm of the singular vector
+        described = work.samples.fields[work.index(place.at["sample"])]
+        yield (
+            place,
+            {
+                "model": work.fields["model"],
+                "layer": at["layer"],
+                "head": at["head"],
+                "map": work.spec.map_name,
+                "n": work.n,
+                "tokens": at["tokens"],
+                "quantity": at["quantity"],
+                **described,
+                **values,
+                "mean_norm": mean_norm,
+                "batch": len(places),
+                **work.fields,
+                "task": place.key,
+                "top_tokens": [] if shares is None else top_tokens(shares, words.__getitem__),
+                "shares": None if shares is None or not has_ids else all_shares(shares),
+                "words": list(words) if has_words else None,
+            },
+        )
+
+
+QUESTION = Question(
+    spec=MeasureSpec,
+    records=(Measurement,),
+    answer=answer,
+    tables=deferred("howsmooth.report.measurement_tables:measure_tables"),
+    live_tables=deferred("howsmooth.report.measurement_tables:constants_tables"),
+    figure="howsmooth.report.figure:measure_figure",
+    plots="growth with length",
+    about="Measure the local Lipschitz constant of a model's attention layers, on a text or on random tokens.",
+    noun="estimate",
+    places=places,
+    batches=batches,
+)
