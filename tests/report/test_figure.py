@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.figure import growth_figure, save_figure
+from howsmooth.report.charts import growth_charts
+from howsmooth.report.figure import draw, growth_figure, point_positions, save_figure
 from howsmooth.report.output_paths import FIGURE_SUFFIXES, check_plot_path
 from tests import reasons
+from tests.tolerances import assert_close
 
 pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
 
@@ -81,3 +84,22 @@ def test_pgf_needs_tex(monkeypatch):
         check_plot_path("growth.pgf")
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     check_plot_path("growth.pgf")
+
+
+def test_every_drawn_part_has_its_id_in_the_svg(records, growth, make):
+    charts = growth_charts([*records, make(1, 128, 0, upper=None)], growth)
+    figure = draw(charts)
+    stream = io.StringIO()
+    save_figure(figure, stream, format="svg")
+    ids = re.findall(r'id="(chart-[^"]*)"', stream.getvalue())
+    for index in (0, 1):
+        parts = ("", "-points", "-intervals", "-law", "-key", "-legend")
+        assert {f"chart-0-series-{index}{part}" for part in parts} <= set(ids)
+    assert {"chart-0", "chart-0-series-1-open"} <= set(ids) and len(ids) == len(set(ids))
+    ((first, second),) = point_positions(figure, charts)
+    width, height = (72 * size for size in figure.get_size_inches())
+    assert len(first) == 8 and len(second) == 9
+    assert all(0 < x < width and 0 < y < height for x, y in (*first, *second))
+    group = stream.getvalue().partition('id="chart-0-series-0-points"')[2]
+    drawn = [tuple(map(float, found)) for found in re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', group)[:8]]
+    assert_close(drawn, first, tol=3e-3)  # text is a little wider at another resolution, which moves the panel

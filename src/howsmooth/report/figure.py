@@ -1,4 +1,23 @@
-"""Draw charts with matplotlib, in the style of `howsmooth.report.style`."""
+"""Draw charts with matplotlib, in the style of `howsmooth.report.style`.
+
+What is drawn has an id (`gid`), which is the id of its element in an SVG file; `c` is the index of the chart in the
+figure and `i` that of the series in the chart:
+
+    chart-<c>                       the panel, with everything in it
+    chart-<c>-series-<i>            the line of a series
+    chart-<c>-series-<i>-points     its markers
+    chart-<c>-series-<i>-open       the triangles around points that are only lower bounds
+    chart-<c>-series-<i>-intervals  its intervals, without their caps
+    chart-<c>-series-<i>-range      the range of its samples, in styles that draw a band
+    chart-<c>-series-<i>-law        its fitted law
+    chart-<c>-series-<i>-key        the symbol of its entry in the legend
+    chart-<c>-series-<i>-legend     the text of its entry in the legend
+    chart-<c>-band-<i>              a band
+    chart-<c>-cells                 the image of a heat map, whose cells divide it evenly
+
+Where panels share a legend, an entry has the id of the first series with its label. `point_positions` returns where
+the points of all series are.
+"""
 
 from __future__ import annotations
 
@@ -146,6 +165,7 @@ def draw(
     panels = list(figure.subplots(n_rows, columns, squeeze=False, gridspec_kw={"height_ratios": heights}).flatten())
     panel_width = figure.get_figwidth() / columns
     for index, (panel, chart) in enumerate(zip(panels, charts, strict=False)):
+        panel.set_gid(f"chart-{index}")
         _draw_panel(panel, chart, colours, style, panel_width, own_legend=not legend_below)
         heading = _wrap(chart.title, 0.88 * panel_width, style.title_size)
         panel.set_title(heading, color=colours["foreground"], fontsize=style.title_size, fontweight="bold", loc="left")
@@ -165,17 +185,50 @@ def draw(
 
 def _draw_shared_legend(figure: Figure, panels: Sequence[Axes], columns: int, colours: Theme, style: Style) -> None:
     """Draw one legend below all panels; equal entries of several panels appear once."""
-    entries = {
-        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
+    entries: dict[str, Any] = {}
+    for panel in panels:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
     if entries:
-        figure.legend(
+        legend = figure.legend(
             entries.values(),
             entries.keys(),
             loc="outside lower center",
             ncols=min(columns, 3),
             **legend_options(colours, style),
         )
+        _identify(legend, list(entries.values()))
+
+
+def _identify(legend: Any, handles: Sequence[Any]) -> None:
+    """Give the entries of a legend the ids of their series."""
+    for handle, key, text in zip(handles, legend.legend_handles, legend.get_texts(), strict=True):
+        if gid := (handle.get_gid() or "").removesuffix("-key"):
+            if handle.get_gid() != gid:
+                handle.set_gid(None)  # an empty line, for the legend alone
+            key.set_gid(f"{gid}-key")
+            text.set_gid(f"{gid}-legend")
+
+
+def point_positions(figure: Figure, charts: Sequence[Chart]) -> list[list[list[tuple[float, float]]]]:
+    """Return where the points of each series of each chart are in the SVG file of a figure that `draw` returned.
+
+    Returns:
+        For each chart and series, x and y of each point in the units of the file's `viewBox`, from the upper left
+        corner, to within a unit. For a series of samples these are the samples.
+    """
+    figure.draw_without_rendering()
+    scale, height = 72 / figure.dpi, 72 * figure.get_figheight()
+    panels = {panel.get_gid(): panel for panel in figure.axes}
+    return [
+        [
+            [(scale * x, height - scale * y) for x, y in panels[f"chart-{index}"].transData.transform(points)]
+            if (points := list(zip(series.x, series.y, strict=True)))
+            else []
+            for series in chart.series
+        ]
+        for index, chart in enumerate(charts)
+    ]
 
 
 def _wrap(text: str, width: float, size: float) -> str:
@@ -219,7 +272,8 @@ def _draw_panel(panel: Axes, chart: Chart, colours: Theme, style: Style, panel_w
             getattr(panel, f"set_{axis.axis_name}scale")("log")
     panel.set_xlabel(chart.x_axis.label, color=colours["foreground"], fontsize=style.label_size)
     samples = [series for series in chart.series if series.has_samples]
-    for band in chart.bands:
+    gid = panel.get_gid()
+    for index, band in enumerate(chart.bands):
         panel.fill_between(
             band.x,
             band.lower,
@@ -229,15 +283,16 @@ def _draw_panel(panel: Axes, chart: Chart, colours: Theme, style: Style, panel_w
             linewidth=0,
             zorder=0,
             label=band.label or None,
+            gid=f"{gid}-band-{index}",
         )
     palette_index = 0  # counts only the series that do not choose their colour
-    for series in chart.series:
+    for index, series in enumerate(chart.series):
         colour, marker = _colour_and_marker(series, palette_index, len(samples), colours)
         palette_index += series.colour is None
-        _draw_series(panel, series, colour, marker, chart.is_detailed, style)
+        _draw_series(panel, series, colour, marker, chart.is_detailed, style, f"{gid}-series-{index}")
     reference_lines = chart.reference_lines()
-    for series, _ in reference_lines:
-        _draw_series(panel, series, colours["muted"], "", chart.is_detailed, style)
+    for index, (series, _) in enumerate(reference_lines):
+        _draw_series(panel, series, colours["muted"], "", chart.is_detailed, style, f"{gid}-slope-{index}")
     for annotation in (*chart.annotations, *(annotation for _, annotation in reference_lines)):
         panel.annotate(
             _typeset(annotation.text),
@@ -279,7 +334,9 @@ def _draw_panel(panel: Axes, chart: Chart, colours: Theme, style: Style, panel_w
         )
 
 
-def _draw_series(panel: Axes, series: Series, colour: Any, marker: str, is_detailed: bool, style: Style) -> None:
+def _draw_series(
+    panel: Axes, series: Series, colour: Any, marker: str, is_detailed: bool, style: Style, gid: str
+) -> None:
     line_only = series.has_samples and not is_detailed
     x, y = series.medians() if series.has_samples else (series.x, series.y)
     width = (0.6 if line_only else series.linewidth) * style.line_scale
@@ -294,13 +351,14 @@ def _draw_series(panel: Axes, series: Series, colour: Any, marker: str, is_detai
             marker="_" if len(x) == 1 else None,
             markersize=14,
             markeredgewidth=2,
+            gid=gid,
         )
     if series.has_samples and is_detailed and style.samples_as_band:
         low, high = series.ranges()
-        panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-        panel.plot(x, y, marker, color=colour, markersize=style.marker_size)
+        panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0, gid=f"{gid}-range")
+        panel.plot(x, y, marker, color=colour, markersize=style.marker_size, gid=f"{gid}-points")
     elif series.show_markers and not line_only:
-        _draw_markers(panel, series, colour, marker, style)
+        _draw_markers(panel, series, colour, marker, style, gid)
     law = series.law if series.law is not None and series.law.shown and not line_only else None
     if law is not None:
         # A rejected law is not drawn: a line through the points would suggest that it fits.
@@ -312,6 +370,7 @@ def _draw_series(panel: Axes, series: Series, colour: Any, marker: str, is_detai
             color=colour,
             linewidth=1.3 * style.line_scale,
             zorder=2,
+            gid=f"{gid}-law",
         )
     if series.label:
         # An empty line makes the legend entry, which combines the line style and the marker.
@@ -327,10 +386,11 @@ def _draw_series(panel: Axes, series: Series, colour: Any, marker: str, is_detai
             markeredgewidth=0.8 if series.hollow_markers else 0,
             markerfacecolor="none" if series.hollow_markers else colour,
             label=_typeset(series.label) + power,
+            gid=f"{gid}-key",
         )
 
 
-def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: Style) -> None:
+def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: Style, gid: str) -> None:
     values = series.x if series.horizontal_intervals else series.y
     errors: tuple[list[float], list[float]] | None = None
     if series.lower and not series.hollow_markers:
@@ -358,8 +418,9 @@ def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: 
             markerfacecolor="none",
             zorder=3,
             label="lower bound only" if lower_bounds and series.label else None,
+            gid=f"{gid}-open",
         )
-    panel.errorbar(
+    points, _, intervals = panel.errorbar(
         series.x,
         series.y,
         xerr=errors if series.horizontal_intervals else None,
@@ -374,6 +435,9 @@ def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: 
         capsize=0.4 * style.marker_size,
         zorder=3,
     )
+    points.set_gid(f"{gid}-points")
+    for interval in intervals:
+        interval.set_gid(f"{gid}-intervals")
 
 
 def _draw_message(panel: Axes, message: str, colours: Theme, style: Style) -> None:
@@ -428,6 +492,7 @@ def _draw_legend(panel: Axes, chart: Chart, colours: Theme, style: Style, panel_
         labelspacing=0.35,
         **legend_options(colours, style),
     )
+    _identify(legend, panel.get_legend_handles_labels()[0])
     legend.get_title().set(color=colours["muted"], fontsize=style.legend_size)
 
 

@@ -95,7 +95,7 @@ def draw_heat_map(heat: HeatMap) -> Figure:
     figure = new_figure(_WIDTH, min(7.0, 1.5 + 0.28 * len(heat.rows)), colours)
     panel: Any = figure.subplots()
     grid = [[math.nan if value is None else value for value in row] for row in heat.values]
-    image: Any = panel.imshow(grid, aspect="auto", norm=LogNorm(), cmap="cividis")
+    image: Any = panel.imshow(grid, aspect="auto", norm=LogNorm(), cmap="cividis", gid="chart-0-cells")
     panel.set_xticks(range(len(heat.columns)), heat.columns)
     panel.set_yticks(range(len(heat.rows)), heat.rows)
     panel.set(xlabel=heat.x_axis.label, ylabel=heat.y_axis.label)
