@@ -261,6 +261,7 @@ class AttentionJacobian(LinearOperator):
         return q, k, v
 
 
+@torch.no_grad()
 def _size_of_terms(a: SelfAttention, x: Tensor, q: Tensor, k: Tensor) -> float:
     """Return a size of the scores before anything cancels in them, in q or in k: their rounding is relative to it.
 
