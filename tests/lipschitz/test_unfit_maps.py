@@ -96,12 +96,32 @@ def spectral_norm() -> torch.nn.Module:
         return torch.nn.utils.parametrizations.spectral_norm(linear()).train()
 
 
+class Holder:
+    """An object that is a map, and holds its module in a container."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.parts = {"first": [module]}
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        return self.parts["first"][0](z)
+
+
+WRAPS = {
+    "module": lambda module: module,
+    "function": lambda module: lambda z: 2 * module(z),
+    "partial": lambda module: functools.partial(module.forward),
+    "object": Holder,
+    "method": lambda module: Holder(module).__call__,
+    "object in a closure": lambda module: (lambda held: lambda z: held.parts["first"][0](z))(Holder(module)),
+}
+
+
 @pytest.mark.parametrize("make, buffer", [(batch_norm, "running_mean of BatchNorm1d"), (spectral_norm, "_u of ")])
-@pytest.mark.parametrize("wrap", ["module", "function", "partial"])
+@pytest.mark.parametrize("wrap", WRAPS)
 def test_maps_that_change_their_state_are_refused_and_left_as_they_were(make, buffer, wrap):
     module = make()
     before = {key: value.clone() for key, value in module.state_dict().items()}
-    f = {"module": module, "function": lambda z: 2 * module(z), "partial": functools.partial(module.forward)}[wrap]
+    f = WRAPS[wrap](module)
     with pytest.raises(InputError, match=rf"changes the buffer {buffer}.*\(it is in training mode\); call .eval\(\)"):
         local_lipschitz(f, X)
     for key, value in module.state_dict().items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from transformers import Lfm2Config, Lfm2Model
@@ -338,6 +340,17 @@ def test_a_layer_module_used_twice_is_measured_at_each_of_its_calls(name, kind):
         assert_close(at(), f(x).detach(), 1e-6)
         found = local_lipschitz(at.f, at.x, tol=1e-5, confidence=1 - 1e-9, strict=False)
         assert found.value == pytest.approx(float(torch.linalg.matrix_norm(dense(f, x), 2)), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["mistral", "llama", "bert", "vit"])
+def test_a_layer_that_was_copied_from_another_is_measured(name):
+    """Its attention has a copy of the config, which says how attention is computed."""
+    network, shared = ZOO[name].network(num_hidden_layers=3), with_shared_layer(name)
+    stack = network.get_submodule(ZOO[name].layers)
+    stack[2] = copy.deepcopy(stack[1])
+    found, expected = (load(net).map_at(inputs(name), 2) for net in (network, shared))
+    assert_close(found.x, expected.x, 1e-6)
+    assert_close(found(), expected(), 1e-6)
 
 
 @pytest.mark.parametrize("name", ["mistral", "llama"])

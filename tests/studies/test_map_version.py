@@ -14,30 +14,19 @@ from pathlib import Path
 
 import howsmooth
 from howsmooth.models.map_types import MAP_VERSION
+from howsmooth.questions import QUESTIONS
 
 SOURCE = Path(howsmooth.__file__).parent
 STORED = Path(__file__).with_name("map_version.json")
 PARTS = (
-    "attention",
-    "dynamics",
-    "kernels",
-    "lipschitz",
-    "models",
-    "spectral",
-    "questions/flows.py",
-    "questions/gaussian.py",
-    "questions/inputs.py",
-    "questions/measure.py",
-    "questions/particles.py",
-    "questions/pde.py",
-    "questions/quantities.py",
-    "questions/weights.py",
-    "questions/work.py",
-    "studies/worker.py",
-    "texts",
+    *("attack", "attention", "bounds", "dynamics", "kernels", "lipschitz", "models", "questions", "spectral"),
+    *("studies/worker.py", "texts", "transport"),
 )
-# They decide where a model comes from and what is said about it, not what it computes.
-WITHOUT = {"models/cache.py", "models/compatibility.py", "models/files.py", "models/identity.py", "models/locations.py"}
+# They decide what is asked, where a model comes from and what is said about it, not what is computed.
+WITHOUT = {
+    *(f"models/{name}.py" for name in ("cache", "compatibility", "files", "identity", "locations")),
+    *(f"questions/{name}.py" for name in ("__init__", "artefacts", "command_line", "fields", "question", "spec")),
+}
 _ANNOTATIONS = {"annotation", "returns", "type_comment", "type_params"}
 
 
@@ -87,6 +76,12 @@ def test_code_that_computes_numbers_has_the_version_it_was_stored_with():
         "src/howsmooth/models/map_types.py, so that old records are not used again. In both cases run: "
         "python -m tests.studies.test_map_version"
     )
+
+
+def test_each_question_is_among_that_code():
+    """The keys of its records have the version."""
+    stored = json.loads(STORED.read_text())["files"]
+    assert {f"questions/{entry.module}.py" for entry in QUESTIONS.values()} <= stored.keys()
 
 
 def test_the_hash_of_source_ignores_what_computes_nothing():

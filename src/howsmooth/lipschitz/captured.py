@@ -17,9 +17,12 @@ import torch
 
 from howsmooth.errors import InputError
 
+# Of what containers and objects hold: other objects are not searched, so that the search ends soon.
+_FOLLOWED = (torch.nn.Module, list, tuple, dict, functools.partial, types.FunctionType, types.MethodType)
+
 
 def captured_modules(f: Callable[..., Any]) -> list[torch.nn.Module]:
-    """Return the modules that f is, is bound to, or refers to by its closure, its defaults or its globals.
+    """Return the modules that f is, is bound to, or refers to by its closure, defaults, globals or attributes.
 
     Example:
         >>> linear = torch.nn.Linear(2, 2)
@@ -46,7 +49,10 @@ def captured_modules(f: Callable[..., Any]) -> list[torch.nn.Module]:
             pending += _globals_read_by(item)
         elif isinstance(item, (list, tuple, dict)):
             values = item.values() if isinstance(item, dict) else item
-            pending += [value for value in values if isinstance(value, torch.nn.Module)]
+            pending += [value for value in values if isinstance(value, _FOLLOWED)]
+        elif hasattr(item, "__dict__") and not isinstance(item, (type, types.ModuleType)):
+            values = [*vars(item).values(), *([type(item).__call__] if callable(item) else [])]
+            pending += [value for value in values if isinstance(value, _FOLLOWED)]
     return found
 
 

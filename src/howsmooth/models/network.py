@@ -185,6 +185,13 @@ def _set_attention(network: PreTrainedModel, name: str) -> None:
             f"expected a network whose attention can be chosen, got {type(network).__name__} "
             f"({str(error).splitlines()[0]}); choose another family (howsmooth models)"
         ) from error
+    # A layer that was copied into the network (`copy.deepcopy`) has a config of its own.
+    configs = [module.config for module in network.modules() if isinstance(module, PreTrainedModel)]
+    chosen = {type(config) for config in configs if config._attn_implementation == name}
+    for module in network.modules():
+        config: Any = getattr(module, "config", None)
+        if type(config) in chosen:
+            config._attn_implementation = name
 
 
 def _use_eager_experts(network: PreTrainedModel) -> None:
