@@ -9,20 +9,17 @@ something else, if a record, a test or a command does not exist, or if a page ha
 
 from __future__ import annotations
 
-import json
-import math
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent))  # the experiments
+sys.path.insert(0, str(DOCS))
+import claim_numbers as numbers  # noqa: E402 - beside this script
+
 GPT2 = "--gpt2 gpt2_attention.safetensors"
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -31,9 +28,9 @@ class Claim:
 
     Attributes:
         title: Heading of its section.
-        sentences: Page and sentence, as the page has it; numbers in it come from records.
+        sentences: Page or file and sentence, as it stands there; numbers in it come from records.
         commands: What computes it.
-        records: Names of files in docs/images; none where the command prints all of it, or where it is a proof.
+        records: Files in docs/images, or paths; none where the command prints all of it, or where it is a proof.
         range: What was tried: models, lengths, sizes.
         choices: The free choices, and what they do.
         tests: File and name of the tests at small size.
@@ -48,175 +45,15 @@ class Claim:
     tests: tuple[str, ...]
 
 
-@cache
-def records(name: str) -> tuple[Record, ...]:
-    """Return the records of a file in docs/images."""
-    return tuple(json.loads(line) for line in (DOCS / "images" / name).read_text(encoding="utf-8").splitlines())
-
-
-def span(values: Iterable[float], form: str = "{:.2f}") -> str:
-    """Return the least and the largest of some numbers, such as "0.02 to 0.84"."""
-    ordered = sorted(values)
-    return f"{form.format(ordered[0])} to {form.format(ordered[-1])}"
-
-
-def exponents(model: str, *inputs: str) -> list[float]:
-    """Return the exponents of the whole layers of a model, the largest over the inputs for each head."""
-    from experiments.figures.adversarial import exponent
-
-    by_head = defaultdict(list)
-    for record in records("adversarial.jsonl"):
-        if record["model"] == model and record["map"] == "attention" and record["input"] in inputs:
-            by_head[record["layer"], record["head"]].append(exponent(record))
-    return [max(found) for found in by_head.values()]
-
-
-def adversarial(model: str, layer: int, head: int, given: str) -> Record:
-    """Return the curve of a whole layer."""
-    (found,) = (
-        record
-        for record in records("adversarial.jsonl")
-        if (record["model"], record["layer"], record["head"], record["map"], record["input"])
-        == (model, layer, head, "attention", given)
-    )
-    return found
-
-
-def signs() -> str:
-    """Return what both signs and the scripts' input do in GPT-2's layer 0."""
-    from experiments.figures.adversarial import exponent
-
-    u, other, scripts = (adversarial("gpt2", 0, 0, given) for given in ("u", "-u", "scripts"))
-    return (
-        f"In GPT-2's layer 0, head 0, R = 10, the layer has a constant of {u['value'][0]:.0f} at n = 2 and "
-        f"{u['value'][-1]:.0f} at n = 97 for one sign, but {other['value'][0]:.1f} and {other['value'][-1]:.0f} for the "
-        f"other, n^{exponent(other):.2f}, and {scripts['value'][0]:.1f} and {scripts['value'][-1]:,.0f} at the input that "
-        f"the released scripts build, n^{exponent(scripts):.2f}."
-    )
-
-
-def spread() -> str:
-    """Return how the exponents of all heads are spread."""
-    parts = []
-    for model, name in (("minilm", "MiniLM"), ("gpt2", "GPT-2")):
-        found = exponents(model, "u", "-u")
-        many = sum(value >= 0.4 for value in found)
-        parts.append(f"{many} of {name}'s {len(found)} heads ({span(found)} over all)".replace("-0", "−0"))
-    return f"For the better of the two signs, whole layers grow with an exponent of at least 0.4 at the input for {' and '.join(parts)}."
-
-
-def heads() -> str:
-    """Return at how many heads other inputs have a larger constant than both signs of the published configuration."""
-    from experiments.adversarial_heads import summary
-
-    def at(model: str, n: int) -> dict[str, Any]:
-        return summary([one for one in records("adversarial_heads.jsonl") if (one["model"], one["n"]) == (model, n)])
-
-    g64, m16, m64 = at("gpt2", 64), at("minilm", 16), at("minilm", 64)
-    return (
-        f"on all {g64['heads']} heads of GPT-2 and all {m64['heads']} of MiniLM the two-point input has a larger constant than "
-        f"the configuration with either sign, which is near ‖V‖√n. One random draw on the same sphere has a larger one on "
-        f"{min(g64['random_each'])} to {max(g64['random_each'])} heads of GPT-2, depending on the seed, and on "
-        f"{min(m64['random_each'])} to {max(m64['random_each'])} of MiniLM (n = 64; at n = 16 on "
-        f"{min(m16['random_each'])} to {max(m16['random_each'])})."
-    )
-
-
-@cache
-def laws() -> list[tuple[Record, dict[str, Any], Any]]:
-    """Return curve, part and law for each part of each curve of MiniLM."""
-    from experiments.law_ranges import law_of, parts
-
-    return [
-        (record, part, law_of(record, **part))
-        for record in records("law_ranges.jsonl")
-        if record["model"] == "minilm"
-        for part in parts(record)
-    ]
-
-
-def quarter() -> str:
-    """Return how many curves of MiniLM pass as a power law with ¼ in the interval, by range and number of points."""
-    from experiments.law_ranges import has_quarter
-
-    def count(grid: str, part: dict[str, Any]) -> int:
-        return sum(has_quarter(law) for record, given, law in laws() if record["grid"] == grid and given == part)
-
-    low, high = zip(
-        *(
-            law.exponent_interval
-            for record, part, law in laws()
-            if record["grid"] == "paper" and part == {} and record["layer"] > 0
-        ),
-        strict=True,
-    )
-    return (
-        f"In the paper's range, n = 2, 4, …, 98 with ten samples of Alice, the exponents of MiniLM's layers 1 to 5 are between "
-        f"{min(low):.2f} and {max(high):.2f}. Of the curves of its six layers, the number that pass as a power law with ¼ in the "
-        f"interval is {count('paper', {})} if all 49 lengths are fitted, {count('paper', {'every': 4})} with every fourth and "
-        f"{count('paper', {'every': 8})} with every eighth length. From 16 to 256 tokens it is "
-        f"{count('long', {'longest': 256})} on Alice and {count('embedded', {'longest': 256})} on the embedded text, from 16 to "
-        f"512 tokens {count('long', {})} and {count('embedded', {})}."
-    )
-
-
-def census() -> str:
-    """Return how many flows blow up for each setting."""
-    found: dict[tuple[int, float, int], list[str]] = defaultdict(list)
-    for record in (*records("gaussian_census.jsonl"), *records("gaussian_census_seeds.jsonl")):
-        found[record["d"], record["until"], record["seed"]].append(record["status"])
-    by = {key: sum(status == "blew up" for status in statuses) for key, statuses in found.items()}
-    seeds = [str(by[key]) for key in sorted(by) if key[:2] == (3, 30.0)]
-    other = [f"{by[key]} with d = {key[0]} up to t = {key[1]:g}" for key in sorted(by) if key[:2] != (3, 30.0)]
-    return (
-        f"of 40 flows {', '.join(seeds[:-1])} and {seeds[-1]} blow up for {len(seeds)} seeds, and {', '.join(other)}."
-    )
-
-
-def kappa_rows() -> str:
-    """Return the rows of the table of ratios for A ≻ 0."""
-    rows = []
-    for condition in (10.0, 100.0, 1000.0):
-        found = [r for r in records("splitting_limits.jsonl") if (r["kind"], r["parameter"]) == ("softmax", condition)]
-        cells = [f"{record['ratio']:.4f}" for record in sorted(found, key=lambda record: record["size"])]
-        rows.append(f"| {condition:g} | {' | '.join(cells)} | {found[0]['limit']:.4f} |")
-    return "\n".join(rows)
-
-
-def searched() -> str:
-    """Return the largest ratios that the search found for κ = 10, 100 and 1000."""
-    best: dict[float, float] = defaultdict(float)
-    for record in records("splitting_limits.jsonl"):
-        if record["kind"] == "search":
-            best[record["parameter"]] = max(best[record["parameter"]], record["ratio"])
-            # A ratio is printed rounded down: it is attained.
-    down = [f"{math.floor(best[one] * 1e4) / 1e4:.4f}" for one in (10.0, 100.0, 1000.0)]
-    return f"A search with free masses from 80 random starts finds at most {down[0]}, {down[1]} and {down[2]}."
-
-
-def near_one() -> str:
-    """Return what the search found at κ = 1.1."""
-    best = max(r["ratio"] for r in records("splitting_limits.jsonl") if (r["kind"], r["parameter"]) == ("search", 1.1))
-    return f"at κ = 1.1 the same search finds {math.floor(best * 1e4) / 1e4:.4f}, above (1 + κ)/(2√κ) = 1.0011"
-
-
-def masked() -> str:
-    """Return where the published masked bound is false, open and true."""
-    (threshold,) = (record for record in records("masked_threshold.jsonl") if record["kind"] == "threshold")
-    reached = max(record["false_up_to"] for record in records("masked_threshold.jsonl") if record["kind"] == "atoms")
-    return (
-        f"(1+3a)e^{{2a}} is false in d_2 up to a = {math.floor(reached * 1e4) / 1e4:.4f}, true from "
-        f"a = {math.ceil(threshold['true_from'] * 1e3) / 1e3:.3f} on, and open between"
-    )
-
-
 def claims() -> list[Claim]:
     """Return all claims."""
+    sizes, lengths = numbers.plateaus()
+    grows, power = numbers.steepest()
     adversarial_command = f"python -m experiments.figures.adversarial {GPT2}"
     return [
         Claim(
             "The worst-case growth is real for whole layers",
-            (("findings.md", signs()), ("findings.md", spread())),
+            (("findings.md", numbers.signs()), ("findings.md", numbers.spread())),
             (adversarial_command,),
             ("adversarial.jsonl",),
             "MiniLM's 72 heads × layers and GPT-2's 36 (layers 0, 6 and 11), n = 2, 7, 17, 32, 62, 97. Exponents are fitted whether or not a power law passes.",
@@ -231,7 +68,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "n^¼",
-            (("findings.md", quarter()),),
+            (("findings.md", numbers.quarter()),),
             ("python -m experiments.law_ranges",),
             ("law_ranges.jsonl",),
             "MiniLM's six layers: n = 2 to 98 with ten samples, n = 16 to 512 with five, and the embedded text with three. A "
@@ -262,6 +99,7 @@ def claims() -> list[Claim]:
             "The scripts' input of GPT-2, and their map of BERT",
             (
                 ("findings.md", "computed from a matrix sliced along the wrong axis, so it is not built for the head."),
+                ("src/howsmooth/models/released_scripts.py", "for GPT-2 from a matrix sliced along the wrong axis."),
                 (
                     "findings.md",
                     "If all gains are equal and all biases zero, |LayerNorm(z)| is the same for all z, so Jᵀf(X) = 0.",
@@ -281,7 +119,7 @@ def claims() -> list[Claim]:
             (
                 (
                     "findings.md",
-                    '**"The" adversarial configuration on a trained head** is not its worst input: ' + heads(),
+                    '**"The" adversarial configuration on a trained head** is not its worst input: ' + numbers.heads(),
                 ),
                 ("findings.md", "The paper's configuration is not the worst case."),
                 (
@@ -303,7 +141,7 @@ def claims() -> list[Claim]:
         Claim(
             "The masked mean-field bound",
             (
-                ("findings.md", masked()),
+                ("findings.md", numbers.masked()),
                 ("mean_field.md", '**"The same upper bound as unmasked" does not hold.**'),
                 (
                     "mean_field.md",
@@ -314,10 +152,14 @@ def claims() -> list[Claim]:
                     "For p < 2 more is false: the alternating pattern exceeds the statement up to a = 0.39 for p = 1.5, and 0.98 for p = 1.3.",
                 ),
                 ("gallery.md", "the bound as stated in the paper (dashed), which does not hold for small a."),
+                (
+                    "src/howsmooth/bounds/mean_field.py",
+                    "It is false where `masked_lower` is above it, and true where `masked` is not; between the two the question is open.",
+                ),
             ),
             (
                 "python -m experiments.masked_threshold",
-                "howsmooth meanfield masked --p 1.3,1.5,2 --sizes 0,0.1,0.17,0.39",
+                "howsmooth meanfield masked --p 1.3,1.5,2 --sizes 0,0.1,0.17,0.39,0.98",
             ),
             ("masked_threshold.jsonl",),
             "Up to 400,000 atoms, 14 values of a from 0.05 to 1; six random patterns of 64 atoms per period.",
@@ -326,7 +168,7 @@ def claims() -> list[Claim]:
             "Free tokens, from random patterns with other periods, end below the alternating one. Equal tokens alone show "
             "only a ≤ 0.1553, which an earlier version took for the threshold.",
             (
-                "tests/experiments/test_masked_threshold.py::test_400_atoms_exceed_the_published_bound_where_equal_tokens_do_not",
+                "tests/experiments/test_masked_threshold.py::test_few_atoms_exceed_the_published_bound_where_equal_tokens_do_not",
                 "tests/experiments/test_masked_threshold.py::test_the_page_has_the_numbers_of_its_records",
                 "tests/bounds/test_mean_field.py::test_where_the_statement_is_true_false_and_open",
             ),
@@ -338,8 +180,8 @@ def claims() -> list[Claim]:
                     "findings.md",
                     '"No splitting for A ≻ 0" is false: the ratio is 1.005 on the line, and tends to (1 + κ)/(2√κ) in the plane, 15.83 at condition number κ = 1000.',
                 ),
-                ("splitting.md", searched()),
-                ("splitting.md", "It is false for κ near 1: " + near_one()),
+                ("splitting.md", numbers.searched()),
+                ("splitting.md", "It is false for κ near 1: " + numbers.near_one()),
             ),
             ("python -m experiments.splitting_limits", "howsmooth meanfield splitting-cases"),
             ("splitting_limits.jsonl",),
@@ -381,6 +223,7 @@ def claims() -> list[Claim]:
                     "mean_field.md",
                     "A rotation has no real eigenvalue, so γ = 0, although the constant grows like e^{R²/2}.",
                 ),
+                ("mean_field.md", "The 2‖A‖ of the published upper bound is twice the exponent in the worst case."),
             ),
             ("python -m experiments.radius_growth",),
             ("mean_field_rates.jsonl",),
@@ -391,13 +234,18 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "Two points are not the best measure for A = +1",
-            (("mean_field.md", "They gain 3 % at γR² = 2, 68 % at 4 and 76 % at 32, and the gain tends to 16/9."),),
-            ("howsmooth meanfield regimes --scores positive",),
-            (),
-            "γR² from 0.5 to 10⁵.",
-            "Number of points: 2, 3, 4 and 5, from 40 random starts; four and five gain nothing. Sign of A: for A = −1 three points "
-            "gain nothing. An earlier version had a gain of 16 %, from one chain that was not optimised.",
+            (("mean_field.md", numbers.third_point()), ("mean_field.md", numbers.searched_points())),
             (
+                "howsmooth meanfield regimes --scores positive --gamma-r2 2,4,32",
+                "python -m experiments.points_on_a_line",
+            ),
+            ("points_on_a_line.jsonl",),
+            "γR² from 0.5 to 10⁵ for three points, 2 and 8 for two to five.",
+            "Number of points and starts: four and five points find the three above, and nothing more; at γR² = 8 the search with "
+            "three points stays at two, so random starts alone may miss the best. Sign of A: for A = −1 a third point gains "
+            "nothing. An earlier version had a gain of 16 %, from one chain that was not optimised.",
+            (
+                "tests/experiments/test_points_on_a_line.py::test_no_search_finds_more_than_three_points",
                 "tests/lipschitz/test_regimes.py::test_three_points_exceed_two_where_scores_are_positive",
                 "tests/lipschitz/test_three_points.py::test_the_gain_of_the_third_point_tends_to_16_over_9",
             ),
@@ -411,6 +259,10 @@ def claims() -> list[Claim]:
                 ),
                 ("bounds.md", "which grows like ‖W^Q‖², so with exponent 2 it fails by any factor."),
                 (
+                    "src/howsmooth/bounds/kim2021.py",
+                    "With 2, which we recall from print (Theorem 3.2; the page was not at hand), the statement is false.",
+                ),
+                (
                     "findings.md",
                     "That the exponent in print is 2 was recalled, not read again: Theorem 3.2 was not at hand.",
                 ),
@@ -421,6 +273,20 @@ def claims() -> list[Claim]:
             "No free choice in the counterexample. What is in print is not sourced here: we recall Theorem 3.2 of the ICML version "
             "(PMLR 139, pages 5562–5571).",
             ("tests/attention/test_l2.py::test_the_published_exponent_is_wrong_by_any_factor",),
+        ),
+        Claim(
+            "The published code for L2 flows",
+            (
+                (
+                    "gaussian_flows.md",
+                    "The published code for L2 flows (Castin et al. 2025) has the factor 1/√d on KᵀQ and not on KᵀK; here neither has it, so that the weight is that of a distance.",
+                ),
+            ),
+            ("python -m pytest tests/attention/test_fields.py",),
+            (),
+            "Every Q, K and x: an identity.",
+            "No free choice: Q/√d in place of Q gives the flow of that code. The code was read, not run.",
+            ("tests/attention/test_fields.py::test_the_weights_of_the_published_code_are_those_of_another_query",),
         ),
         Claim(
             "Bounds without a query bias, or under a mask",
@@ -435,6 +301,7 @@ def claims() -> list[Claim]:
                     "The n-free bound is false under a mask, where A = 0 gives the running mean, of norm up to 2.",
                 ),
                 ("bounds.md", "Bounds that are stated without biases are false if a query bias exists and is dropped:"),
+                ("src/howsmooth/bounds/geshkovski2023.py", "Under a mask it is false: at a = 0 it is ‖V‖"),
             ),
             ("python -m pytest tests/bounds/test_this_project.py tests/bounds/test_published.py",),
             (),
@@ -447,10 +314,13 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "Gaussian flows blow up",
-            (("findings.md", "The share depends on the draw: " + census()),),
+            (("findings.md", "The share depends on the draw: " + numbers.census()),),
             (
                 "python -m experiments.gaussian_census",
-                "python -m experiments.gaussian_census --seed 1 --out docs/images/gaussian_census_seeds.jsonl",
+                *(
+                    f"python -m experiments.gaussian_census {options} --out docs/images/gaussian_census_seeds.jsonl"
+                    for options in ("--seed 1", "--seed 2", "--seed 3", "--dim 2", "--dim 5", "--until 100")
+                ),
             ),
             ("gaussian_census.jsonl", "gaussian_census_seeds.jsonl"),
             "Softmax attention, A and V with independent entries of variance 1/d, N(0, I) at t = 0, 40 draws each.",
@@ -458,26 +328,76 @@ def claims() -> list[Claim]:
             ("tests/experiments/test_gaussian_census.py::test_every_run_is_counted",),
         ),
         Claim(
-            "No head splits, no text reaches the plateau",
+            "No head splits",
             (
-                (
-                    "findings.md",
-                    "No head of MiniLM, SmolLM2 or GPT-2 splits: 0 of 2,016 cases, with a largest ratio of 0.953.",
-                ),
-                (
-                    "findings.md",
-                    "No text reaches the plateau: MiniLM's 72 heads have γR² from 65 to 537, so n* is between 10⁵⁷ and 10⁴⁶⁷.",
-                ),
+                ("findings.md", "No head of MiniLM, SmolLM2 or GPT-2 splits: " + numbers.splitting_heads()),
+                ("splitting.md", "**No head splits on any of these inputs**"),
             ),
-            ("howsmooth meanfield splitting minilm --lengths 8,64,256", "howsmooth meanfield regimes"),
-            (),
-            "Every head of MiniLM and SmolLM2 on the texts of the table in the page on splitting, GPT-2's layers 0, 6 and 11.",
+            (
+                "howsmooth meanfield splitting minilm --lengths 8,64,256 --json minilm.jsonl",
+                "howsmooth meanfield splitting minilm --lengths 2,3 --samples 4 --special-tokens none --json short.jsonl",
+                "howsmooth meanfield splitting minilm --text alice.txt --lengths 64 --samples 4 --json alice.jsonl",
+                "howsmooth meanfield splitting smollm2 --lengths 8,64 --json smollm2.jsonl",
+                "howsmooth meanfield splitting gpt2_attention.safetensors --lengths 8,64,256 --json gpt2.jsonl",
+                "howsmooth meanfield splitting gpt2_attention.safetensors --lengths 2 --samples 8 --json gpt2-short.jsonl",
+                "python -m experiments.figures.splitting --records minilm.jsonl short.jsonl alice.jsonl smollm2.jsonl gpt2.jsonl "
+                "gpt2-short.jsonl",
+            ),
+            ("splitting-heads.jsonl",),
+            "Every head of MiniLM and SmolLM2 on text, GPT-2's layers 0, 6 and 11 on random tokens; n from 2 to 256.",
             "Text, length, number of samples and special tokens: the largest ratio goes from 0.76 to 0.95, and never above 1. "
             "These are statements about the inputs that were measured, not about all texts.",
             (
                 "tests/questions/test_splitting_cases.py::test_records_are_valid_and_shown",
-                "tests/lipschitz/test_regimes.py::test_the_plateau_at_large_radii",
+                "tests/experiments/test_figures.py::test_heads_of_models_are_summarised",
             ),
+        ),
+        Claim(
+            "No text reaches the plateau",
+            (
+                (
+                    "findings.md",
+                    f"No text reaches the plateau: MiniLM's 72 heads have γR² {sizes}, so n* is between {lengths}.",
+                ),
+                ("mean_field.md", "**No text is as long as n\\*.**"),
+                ("regimes.md", f"MiniLM's heads have γR² {sizes}"),
+                ("regimes.md", "no text is that long"),
+            ),
+            (f"python -m experiments.adversarial_heads {GPT2}", "howsmooth meanfield regimes"),
+            ("adversarial_heads.jsonl",),
+            "MiniLM's 72 heads, on the ball that contains the outputs of their normalisation; γ of (A + Aᵀ)/2, without biases.",
+            "The radius: it is that of the ball, which no text need reach; at half of it γR² is a quarter, and n* still above 10¹⁴. "
+            "n* is exact for tokens at two points.",
+            (
+                "tests/lipschitz/test_regimes.py::test_the_plateau_at_large_radii",
+                "tests/experiments/test_adversarial_heads.py::test_heads_are_compared_at_all_inputs_and_resumed",
+            ),
+        ),
+        Claim(
+            "Most curves on text are no power laws, and √n does not bound them",
+            (
+                ("regimes.md", numbers.text_curves()),
+                ("findings.md", grows),
+                (
+                    "regimes.md",
+                    f"SmolLM2's layer 15 grows like {power} on Alice: √n does not bound the slope for one text",
+                ),
+                (
+                    "findings.md",
+                    "√n bounds the worst case at a given radius; it does not bound the slope for one text.",
+                ),
+            ),
+            (
+                "python -m experiments.law_ranges",
+                "python benchmarks/long_context.py extract smollm2 --layer 15 --text alice.txt --n 4096 --file "
+                "activations.safetensors",
+                "python benchmarks/long_context.py --activations activations.safetensors --to 12   # needs a GPU",
+            ),
+            ("law_ranges.jsonl", "benchmarks/results/h200-long-context.jsonl"),
+            "MiniLM's six layers on three grids, n from 2 to 512; one layer of SmolLM2 on Alice, n from 128 to 4,096.",
+            "Layer, text and range: exponents of single layers go from below 0 to above ½. The number of points decides about "
+            "verdicts, as above.",
+            ("tests/experiments/test_law_ranges.py::test_a_part_of_a_curve",),
         ),
         Claim(
             "Depth: no clusters, no product of constants",
@@ -486,7 +406,9 @@ def claims() -> list[Claim]:
                     "findings.md",
                     "**Trained models: tokens do not cluster, and perturbations grow far less than the layers allow.**",
                 ),
+                ("findings.md", "**Perturbations grow far less than the product of the layers' constants.**"),
                 ("depth.md", "**Trained models form no clusters.**"),
+                ("depth.md", "the worst directions of consecutive layers are not aligned."),
                 ("depth.md", "**The attention sink is not a cluster either.**"),
             ),
             ("howsmooth flow model smollm2", "python -m experiments.figures.depth --redraw"),
@@ -537,14 +459,28 @@ The file `gpt2_attention.safetensors` has GPT-2's attention layers 0, 6 and 11; 
 """
 
 
+def record_path(name: str) -> str:
+    """Return the path of a file of records."""
+    return name if "/" in name else f"docs/images/{name}"
+
+
+def linked(name: str) -> str:
+    """Return a link to a page, or the name of a file that is none."""
+    return f"[{name.removesuffix('.md')}]({name})" if (DOCS / name).is_file() else f"`{name}`"
+
+
+def read(name: str) -> str:
+    """Return the text of a page of docs/, or of another file by its path."""
+    page = DOCS / name
+    return (page if page.is_file() else DOCS.parent / name).read_text(encoding="utf-8")
+
+
 def page() -> str:
     """Return the Markdown of the page."""
     parts = [INTRODUCTION]
     for claim in claims():
-        quoted = "\n>\n".join(
-            f"> {sentence} ([{name.removesuffix('.md')}]({name}))" for name, sentence in claim.sentences
-        )
-        files = ", ".join(f"`docs/images/{name}`" for name in claim.records) or "none: the command prints all of it"
+        quoted = "\n>\n".join(f"> {sentence} ({linked(name)})" for name, sentence in claim.sentences)
+        files = ", ".join(f"`{record_path(name)}`" for name in claim.records) or "none: the command prints all of it"
         lines = "\n".join(f"    {command}" for command in claim.commands)
         parts.append(
             f"## {claim.title}\n\n{quoted}\n\n{lines}\n\n"
@@ -569,7 +505,7 @@ def missing_sentences(read: Callable[[str], str]) -> list[str]:
 
 def main() -> int:
     """Write or compare the page; return the exit code."""
-    absent = missing_sentences(lambda name: (DOCS / name).read_text(encoding="utf-8"))
+    absent = missing_sentences(read)
     for line in absent:
         print(f"not on its page: {line}", file=sys.stderr)
     same = (DOCS / "claims.md").is_file() and (DOCS / "claims.md").read_text(encoding="utf-8") == page()

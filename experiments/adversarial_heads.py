@@ -4,8 +4,8 @@
 
 For each head of MiniLM, and of the layers in the file of GPT-2's attention, the constant of the head alone is
 certified at n tokens: at the configuration of Theorem 1 with u and with −u, at random tokens on the same sphere, one
-draw for each seed, and at the two-point input. R is the exact radius of the layer's normalisation. A record is a head
-at one n; those in the file are not computed again.
+draw for each seed, and at the two-point input. R is the exact radius of the layer's normalisation, and γ is that of
+(A + Aᵀ)/2, without biases. A record is a head at one n; those in the file are not computed again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from howsmooth import SelfAttention, load, local_lipschitz
 from howsmooth.attack import Sphere
 from howsmooth.attack.checks import single_estimate
 from howsmooth.attack.configurations import castin, two_point
+from howsmooth.bounds.form import form_of
 from howsmooth.bounds.normalisation import radius
 from howsmooth.errors import InputError
 from howsmooth.models import AttentionFile, Model
@@ -48,12 +49,18 @@ def measured(model: Model, layer: int, head: int, n: int, seeds: int, tol: float
     draws = [Sphere(R).draw((n, g.d), torch.Generator().manual_seed(seed)) for seed in range(seeds)]
     return {
         "R": float(R),
+        "gamma_r2": gamma_r2(g, R),
         "saturated": float(f"{float(torch.linalg.matrix_norm(_values(g), 2)) * n**0.5:.6g}"),
         "tol": tol,
         "signs": [lip(castin(g, n, R, sign=sign).tokens) for sign in (1, -1)],
         "random": [lip(x) for x in draws],
         "two_point": lip(two_point(g, n, R).tokens),
     }
+
+
+def gamma_r2(g: SelfAttention, R: float) -> float:
+    """Return γR² of a head, which decides at which length its plateau begins."""
+    return float(f"{form_of(g).gamma(0, symmetric=True) * float(R) ** 2:.6g}")
 
 
 def _values(g: SelfAttention) -> torch.Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from torch import Tensor
 
 from experiments.records import Record, Records
@@ -29,7 +30,7 @@ from howsmooth.lipschitz import Estimate
 from howsmooth.models import AttentionFile, Model
 from howsmooth.models.released_scripts import adversarial_points
 from howsmooth.report.figure import format_length_axes
-from howsmooth.report.style import THEMES
+from howsmooth.report.style import THEMES, apply_theme
 
 LENGTHS = (2, 7, 17, 32, 62, 97)
 PUBLISHED_RADIUS = {("gpt2", 0): 10.0}
@@ -99,32 +100,36 @@ def draw(records: list[Record], out: Path) -> None:
     whole = [record for record in records if record["map"] == "attention"]
     models = list(dict.fromkeys(record["model"] for record in whole))
     first = (models[-1], 0, 0)
-    figure = Figure(figsize=(12, 4.2), dpi=150, layout="constrained", facecolor=colours["background"])
+    figure = Figure(figsize=(13, 5), dpi=150, layout="constrained", facecolor=colours["background"])
     panels = figure.subplots(1, 1 + len(models))
     for record in records:
         if key_of(record)[:3] == first:
-            label = INPUTS[record["input"]] + (", the head alone" if record["map"] == "head" else "")
             style = "o--" if record["map"] == "head" else "o-"
-            panels[0].plot(record["n"], record["value"], style, label=label, color=palette[record["input"]])
-    panels[0].set(xscale="log", yscale="log", title=f"{first[0]}, layer 0, head 0", ylabel="Lip")
+            panels[0].plot(record["n"], record["value"], style, color=palette[record["input"]])
+    panels[0].set(xscale="log", yscale="log", ylabel="Lipschitz constant")
     format_length_axes(panels[0], [{"n": n} for n in records[0]["n"]], colours)
-    panels[0].legend(frameon=False, fontsize=8)
-    for panel in panels:
-        panel.title.set_fontsize(10)
+    titles = [f"{first[0]}, layer 0, head 0"]
     for panel, model in zip(panels[1:], models, strict=True):
         layers = sorted({record["layer"] for record in whole if record["model"] == model})
-        for i, (one, label) in enumerate(INPUTS.items()):
+        heads = len({key_of(record)[1:3] for record in whole if record["model"] == model})
+        titles.append(f"{model}: all {heads} heads")
+        for i, one in enumerate(INPUTS):
             chosen = [record for record in whole if record["model"] == model and record["input"] == one]
             x = [layers.index(record["layer"]) + 0.25 * (i - 1) for record in chosen]
-            panel.plot(
-                x, [exponent(record) for record in chosen], "o", ms=4, alpha=0.7, color=palette[one], label=label
-            )
+            panel.plot(x, [exponent(record) for record in chosen], "o", ms=5, alpha=0.7, mew=0, color=palette[one])
         for level, text in ((0.0, "0"), (0.5, "½")):
             panel.axhline(level, color=colours["muted"], linewidth=1, linestyle=":")
             panel.annotate(text, (1.01, level), xycoords=("axes fraction", "data"), color=colours["muted"])
         panel.set_xticks(range(len(layers)), [str(layer) for layer in layers])
-        panel.set(xlabel="layer", ylabel="exponent in n", title=f"{model}, whole layers: one point per head")
-        panel.legend(frameon=False, fontsize=8)
+        panel.set(xlabel="layer", ylabel="exponent of the whole layer in n")
+        apply_theme(panel, colours)
+        panel.grid(False, axis="x")
+    for panel, title in zip(panels, titles, strict=True):
+        panel.set_title(title, loc="left", fontweight="bold", fontsize=12, color=colours["foreground"])
+    handles = [Line2D([], [], color=palette[one], marker="o", label=label) for one, label in INPUTS.items()]
+    lines = {"-": "the whole layer", "--": "the head alone"}
+    handles += [Line2D([], [], color=colours["muted"], linestyle=one, label=label) for one, label in lines.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=11)
     figure.savefig(out / "adversarial.png", facecolor=figure.get_facecolor())
     print(f"drew {out / 'adversarial.png'}")
 

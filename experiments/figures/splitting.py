@@ -3,15 +3,22 @@
     python -m experiments.figures.splitting [--records FILE.jsonl …] [--out docs/images]
 
 Records are those of `howsmooth meanfield splitting MODEL --json FILE.jsonl`; without them, atoms on a line only.
+Each file becomes a line of splitting-heads.jsonl: how many heads split, and the largest ratio. Of several files of one
+model, the first is drawn.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import howsmooth
+from experiments.records import Record
+from howsmooth.records import sealed_line
 from howsmooth.report.rows import model_name
 
 PICTURES = (
@@ -24,15 +31,46 @@ PICTURES = (
 )
 
 
+def short_name(model: str) -> str:
+    """Return the name of a model, "gpt2" for its file gpt2_attention.safetensors."""
+    return model_name(model).removesuffix(".safetensors").removesuffix("_attention")
+
+
+def summary(heads: Sequence[dict[str, Any]]) -> Record:
+    """Return how many heads split, where the ratio is largest, and its median at each length."""
+    verdicts, largest = Counter(record["verdict"] for record in heads), max(heads, key=lambda one: one["ratio"])
+    lengths = sorted({record["n"] for record in heads})
+    return {
+        "model": short_name(largest["model"]),
+        "text": Path(largest["text"] or "").stem,
+        "special_tokens": largest["special_tokens"],
+        "n": lengths,
+        "samples": len({record["sample"] for record in heads}),
+        "cases": len(heads),
+        "split": verdicts["splits"],
+        "undecided": verdicts["undecided"],
+        "largest": {key: largest[key] for key in ("ratio", "layer", "head", "token", "n")},
+        "median": [median(record["ratio"] for record in heads if record["n"] == n) for n in lengths],
+    }
+
+
 def draw(records: list[Path], out: Path) -> None:
     """Draw atoms on a line, and the heads of each file of records."""
     out.mkdir(parents=True, exist_ok=True)
     found = howsmooth.Measurements([howsmooth.ask("splitting-line", **which)[0] for which in PICTURES])
     print(found)
     found.plot(out / "splitting-line.png")
+    summaries: dict[str, list[Record]] = {}
     for path in records:
         heads = howsmooth.read(path)
-        heads.plot(out / f"splitting-{model_name(heads[0]['model'])}.png")
+        name = short_name(heads[0]["model"])
+        found = summaries.setdefault(name, [])
+        if not found:
+            heads.plot(out / f"splitting-{name}.png")
+        found.append(summary(heads))
+    if summaries:
+        lines = [sealed_line(one) + "\n" for found in summaries.values() for one in found]
+        (out / "splitting-heads.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
 def main(given: Sequence[str] | None = None) -> None:

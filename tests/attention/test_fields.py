@@ -209,3 +209,11 @@ def test_weights_and_times_are_checked(name):
     for broken in (dict(log_weights=logs.log()), dict(times=logs.log(), source_times=logs)):
         with pytest.raises(InputError, match="expected finite"):
             f(x, x, **broken)
+
+
+def test_the_weights_of_the_published_code_are_those_of_another_query():
+    """The code for flows of Gaussians has exp(2⟨Qx, Ky⟩/√d − |Ky|²): those of Q/√d, since |Qx|² cancels."""
+    q, k = normal(41, 2, D), normal(42, 2, D)
+    weights = torch.softmax(2 * (X @ q.T) @ (Y @ k.T).T / math.sqrt(D) - (Y @ k.T).square().sum(-1), -1)
+    assert_close(L2Field(q / math.sqrt(D), k, V)(X, Y), weights @ Y @ V.T)
+    assert not close(L2Field(q, k, V)(X, Y), weights @ Y @ V.T)

@@ -22,6 +22,10 @@ def test_heads_are_compared_at_all_inputs_and_resumed(tiny, tmp_path, monkeypatc
     for sign, value in zip((1, -1), found[0]["signs"], strict=True):
         jacobian = head.jacobian(castin(head, 6, found[0]["R"], sign=sign).tokens).dense()
         assert value == pytest.approx(float(torch.linalg.matrix_norm(jacobian, 2)), rel=0.02)
+    A = head.wk.mT @ head.wq * head.scale
+    extremes = torch.linalg.eigvalsh((A + A.mT) / 2)
+    gamma = max(-float(extremes[0]), float(extremes[-1]) / 8)
+    assert found[0]["gamma_r2"] == pytest.approx(gamma * found[0]["R"] ** 2, rel=1e-4)
     monkeypatch.setattr(experiment, "measured", None)  # nothing is computed again
     experiment.main(line)
     assert capsys.readouterr().out == shown

@@ -75,6 +75,28 @@ def test_splitting_on_the_line(images, monkeypatch, capsys):
     assert is_png(images / "splitting-line.png") and capsys.readouterr().out.count("splits") == 2
 
 
+def test_heads_of_models_are_summarised(images, tiny, monkeypatch):
+    """Counts and the largest ratio are those of the records, one line for each file, of which the first is drawn."""
+    import howsmooth
+    from experiments.figures import splitting
+
+    monkeypatch.setattr(splitting, "PICTURES", (dict(resolution=5),))
+    spec = {"model": tiny, "inputs": "ids", "layers": [0], "heads": [0, 1]}
+    files = []
+    for name, lengths in (("long", [4, 6]), ("short", [3])):
+        found = howsmooth.Measurements(list(howsmooth.ask("splitting", **spec, lengths=lengths)))
+        files.append(images / f"{name}.jsonl")
+        found.save(files[-1])
+    splitting.main(["--records", *map(str, files), "--out", str(images)])
+    long, short = map(json.loads, (images / "splitting-heads.jsonl").read_text(encoding="utf-8").splitlines())
+    assert (long["n"], long["cases"], short["n"], short["cases"]) == ([4, 6], 4, [3], 2)
+    records = howsmooth.read(files[0])
+    top = max(records, key=lambda record: record["ratio"])
+    assert long["largest"]["ratio"] == pytest.approx(top["ratio"]) and long["largest"]["n"] == top["n"]
+    assert long["split"] == sum(record["verdict"] == "splits" for record in records) and len(long["median"]) == 2
+    assert len(list(images.glob("splitting-*.png"))) == 2
+
+
 def test_regimes_stay_between_their_bounds(images, monkeypatch):
     from experiments.figures import regimes
 

@@ -29,6 +29,11 @@ def test_opposite_l2_splits_without_bound():
         assert found.ratio == pytest.approx(0.5 * math.exp(measure[1][1] / 2), rel=1e-4)
 
 
+def test_a_measure_of_opposite_l2_that_a_search_in_float64_missed():
+    found = evaluated(L2Field(ONE, -ONE, ONE), ([[-2.10422943], [1.97991267]], [-19.83460483, 0.0]))
+    assert found.ratio == pytest.approx(10_129, abs=1)
+
+
 @pytest.mark.parametrize("condition", [10.0, 100.0, 1000.0])
 def test_the_ratio_for_positive_definite_scores_tends_to_its_limit(condition):
     field = SoftmaxField.of(torch.diag(torch.tensor([1.0, 1 / condition], dtype=torch.float64)), torch.eye(2).double())
