@@ -33,13 +33,7 @@ _TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
-_OTHER_FILES = (
-    "config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "*.index.json",
-    "*.py",
-)
+_OTHER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json", "*.index.json", "*.py")
 _SOURCE_FIELDS = (
     "kind",
     "sha256",
