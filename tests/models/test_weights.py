@@ -16,6 +16,8 @@ from howsmooth.models import identity, load, loading, memory
 from howsmooth.models.weights import LARGEST_COUNT, check_counts, weight_files
 from tests.models.tiny import tiny_network, tiny_tokenizer
 
+COMMIT = "0" * 40
+
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
@@ -80,10 +82,11 @@ def test_a_pickle_among_the_shards_needs_the_flag(folder, nothing_is_hashed, mon
     assert load(folder, allow_pickle=True).source["weights"] == "pickle"
 
 
-def test_a_pickled_adapter_needs_the_flag(folder):
-    (folder / "adapter_config.json").write_text("{}")
-    torch.save({}, folder / "adapter_model.bin")
-    refused(folder, r"got adapter_model\.bin; .*--allow-pickle")
+@pytest.mark.parametrize("allow_pickle", [False, True])
+def test_an_adapter_is_refused(folder, nothing_is_hashed, allow_pickle):
+    """Its base may be any model, of any form, and without peft it has no effect."""
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(folder.parent)}))
+    refused(folder, r"expected a whole model, got an adapter .*merge", allow_pickle=allow_pickle)
 
 
 @pytest.mark.parametrize("outside", ["../outside.safetensors", "more/../../outside.safetensors", "absolute", "link"])
@@ -97,27 +100,46 @@ def test_shards_outside_of_the_folder(folder, nothing_is_hashed, outside, allow_
     refused(folder, "expected weights inside of the model folder", allow_pickle=allow_pickle)
 
 
-def test_the_links_of_the_hub_s_cache(folder, tmp_path, monkeypatch):
-    """A snapshot consists of links to the folder of blobs; it can be given as a folder, or by its name on the hub."""
+@pytest.fixture
+def snapshot(folder, tmp_path, monkeypatch):
+    """The folder, moved into the hub's cache as someone/tiny: links to the folder of blobs."""
     save_shard(split(folder, "b.safetensors"), folder / "b.safetensors")
     repository = tmp_path / "hub" / "models--someone--tiny"
-    commit = "0" * 40
-    snapshot = repository / "snapshots" / commit
+    snapshot = repository / "snapshots" / COMMIT
     for made in (repository / "blobs", repository / "refs", snapshot):
         made.mkdir(parents=True)
-    (repository / "refs" / "main").write_text(commit)
+    (repository / "refs" / "main").write_text(COMMIT)
     for number, file in enumerate(sorted(folder.iterdir())):
         blob = file.rename(repository / "blobs" / f"{number:064}")
         (snapshot / file.name).symlink_to(os.path.relpath(blob, snapshot))
-    assert len(weight_files(snapshot)) == 2
-    assert load(snapshot).layers == 3
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert load("someone/tiny").source["revision"] == commit
-    index = (snapshot / "model.safetensors.index.json").resolve()
-    index.write_text(index.read_text().replace("b.safetensors", "b.bin"))
-    (snapshot / "b.safetensors").rename(snapshot / "b.bin")
-    refused("someone/tiny", r"got b\.bin; .*--allow-pickle")
+    return snapshot
+
+
+def test_the_links_of_the_hub_s_cache(snapshot):
+    """A snapshot can be given as a folder, or by its name on the hub."""
+    assert len(weight_files(snapshot)) == 2
+    assert load(snapshot).layers == 3
+    assert load("someone/tiny").source["revision"] == COMMIT
+
+
+@pytest.mark.parametrize("index", ["model.safetensors.index.json", "other.safetensors.index.json"])
+@pytest.mark.parametrize("shard", ["b.bin", "b.json"])
+def test_a_pickle_of_the_hub_needs_the_flag(snapshot, index, shard):
+    known = (snapshot / "model.safetensors.index.json").resolve()
+    known.write_text(known.read_text().replace("b.safetensors", shard))
+    (snapshot / "model.safetensors.index.json").rename(snapshot / index)
+    (snapshot / "b.safetensors").rename(snapshot / shard)
+    if index.startswith("other"):
+        config = json.loads((snapshot / "config.json").read_text())
+        (snapshot / "config.json").write_text(json.dumps({**config, "transformers_weights": index}))
+    refused("someone/tiny", rf"got {shard}; .*--allow-pickle")
+
+
+def test_an_adapter_of_the_hub_is_refused(snapshot):
+    (snapshot / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "another/model"}))
+    refused("someone/tiny", r"'someone/tiny': expected a whole model, got an adapter")
 
 
 @pytest.mark.parametrize("content", ["{}", '{"weight_map": {}}', '{"weight_map": {"a": 7}}', "[]", "[" * 200_000])
@@ -125,6 +147,15 @@ def test_an_index_that_cannot_be_read(folder, content):
     split(folder, "b.safetensors")
     (folder / "model.safetensors.index.json").write_text(content)
     refused(folder, "expected a weight_map|expected a JSON object|nested too deep")
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "tokenizer.json", "tokenizer_config.json", "merges.txt"])
+@pytest.mark.parametrize("kind", ["zero", "fifo"])
+def test_texts_that_are_no_regular_file(folder, nothing_is_hashed, name, kind):
+    path = folder / name
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero") if kind == "zero" else os.mkfifo(path)
+    refused(folder, "expected a regular file")
 
 
 @pytest.mark.parametrize("kind", ["zero", "fifo", "folder", "dangling"])

@@ -91,13 +91,6 @@ def test_every_file_that_is_read_is_in_the_identity(declared, copy, name):
     assert not tasks(declared, copy) & base
 
 
-def test_the_files_of_an_adapter_are_in_the_identity(tiny, copy):
-    (copy / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": tiny}))
-    shutil.copy(copy / "model.safetensors", copy / "adapter_model.safetensors")
-    hashes = folder_hashes(copy)
-    assert {"adapter_config.json", "adapter_model.safetensors", f"{tiny}/model.safetensors"} <= hashes.keys()
-
-
 def test_a_file_is_hashed_once(copy, monkeypatch):
     from howsmooth.models import embedded
 

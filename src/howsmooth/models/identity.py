@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.models.embedded import sha256_of
-from howsmooth.models.weights import read_json, weight_files
+from howsmooth.models.weights import weight_files
 
 if TYPE_CHECKING:
     import torch
@@ -33,14 +33,7 @@ _TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
-_OTHER_FILES = (
-    "config.json",
-    "adapter_config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "*.index.json",
-    "*.py",
-)
+_OTHER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json", "*.index.json", "*.py")
 _SOURCE_FIELDS = (
     "kind",
     "sha256",
@@ -65,9 +58,9 @@ _GLOBAL_HOOKS = (
 
 
 def folder_hashes(folder: Path, *, weights: bool = True) -> dict[str, str]:
-    """Return the hash of every file of a model folder that loading reads: weights, configs, tokenizer, adapter, code.
+    """Return the hash of every file of a model folder that loading reads: weights, configs, tokenizer, code.
 
-    Shards are those that the index names; an adapter's base model is included if it is a folder.
+    Shards are those that the index names.
 
     Args:
         folder: A folder with a config.json.
@@ -95,19 +88,7 @@ def _files_read(folder: Path, weights: bool = True) -> Iterator[str]:
     names = {file.name for pattern in (*_OTHER_FILES, *_TOKENIZER_FILES) for file in folder.glob(pattern)}
     if weights:
         names |= {file.relative_to(folder).as_posix() for file in weight_files(folder)}
-    if base := _base_of_adapter(folder):
-        names |= {str((base / name).absolute()) for name in _files_read(base, weights)}
     return (name for name in names if (folder / name).is_file())
-
-
-def _base_of_adapter(folder: Path) -> Path | None:
-    """Return the folder of the model that the adapter in a folder belongs to; None if there is no such folder."""
-    file = folder / "adapter_config.json"
-    base = read_json(file).get("base_model_name_or_path") if file.is_file() else None
-    if not isinstance(base, str) or not base or "\0" in base:
-        return None
-    path = Path(base)
-    return path if path.is_dir() and path.resolve() != folder.resolve() else None
 
 
 def model_identity(model: Model, *, from_files: bool = True) -> dict[str, Any]:

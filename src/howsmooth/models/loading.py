@@ -32,7 +32,7 @@ from howsmooth.models.locations import ModelLocation, commit_of, locate
 from howsmooth.models.memory import free_memory
 from howsmooth.models.model import Model
 from howsmooth.models.network import choose_part, quiet_transformers
-from howsmooth.models.weights import check_counts, check_fits, shards
+from howsmooth.models.weights import ADAPTER, adapter_error, check_counts, check_fits, shards
 from howsmooth.quantised import quantised_error, refuse_quantised
 
 _WRAPPED = ("_orig_mod", "module", "model")  # what torch.compile, parallel modules and others call what they wrap
@@ -175,9 +175,8 @@ def _pretrained_network(
     name: str, location: ModelLocation, dtype: torch.dtype, allow_pickle: bool, causal: bool
 ) -> tuple[PreTrainedModel, ModuleType]:
     """Read a checkpoint."""
-    if not allow_pickle:
-        _refuse_pickles(name, location)
     config = _read_config(name, location)
+    _check_files(name, location, config, allow_pickle)
     if getattr(config, "quantization_config", None) is not None:
         raise quantised_error("its config.json has a quantization_config", f"model {name!r}")
     adapter = family_of(config, name)
@@ -204,26 +203,35 @@ def _pretrained_network(
     return network, adapter
 
 
-def _refuse_pickles(name: str, location: ModelLocation) -> None:
-    """Raise InputError if a weight file is not safetensors: an index of safetensors may name any file."""
+def _check_files(name: str, location: ModelLocation, config: PreTrainedConfig, allow_pickle: bool) -> None:
+    """Raise InputError for an adapter, and for weights that are not safetensors: an index may name any file."""
     files: Sequence[Path] = location.weights
     if location.is_hub:
+        named = getattr(config, "transformers_weights", None) or SAFE_WEIGHTS_INDEX_NAME
         with _loading(name, location), quiet_transformers():
-            index = cached_file(
-                location.path,
-                SAFE_WEIGHTS_INDEX_NAME,
-                revision=location.revision,
-                local_files_only=location.local_only,
-                _raise_exceptions_for_missing_entries=False,
-                _raise_exceptions_for_connection_errors=False,
-            )
-            files = [] if index is None else shards(Path(index), Path(index).parent)
-    pickles = [file.name for file in files if file.suffix != ".safetensors"]
+            if _hub_file(location, ADAPTER) is not None:
+                raise adapter_error(name)
+            index = _hub_file(location, named) if named.endswith(".index.json") else Path(named)
+            files = [] if index is None else [index] if index.suffix != ".json" else shards(index, index.parent)
+    pickles = [] if allow_pickle else [file.name for file in files if file.suffix != ".safetensors"]
     if pickles:
         raise InputError(
             f"cannot load {name!r} ({location.tried}): expected weights in safetensors, got {pickles[0]}; convert "
             "them, or, if you trust them, give allow_pickle=True (--allow-pickle)"
         )
+
+
+def _hub_file(location: ModelLocation, file: str) -> Path | None:
+    """Return a file of a model on the hub, or None if it has no such file."""
+    found = cached_file(
+        location.path,
+        file,
+        revision=location.revision,
+        local_files_only=location.local_only,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if found is None else Path(found)
 
 
 def _read_config(name: str, location: ModelLocation) -> PreTrainedConfig:

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from howsmooth.errors import InputError
 
+ADAPTER = "adapter_config.json"
 LARGEST_TEXT = 1 << 28  # bytes of a config, an index or a tokenizer
 _TEXTS = (".json", ".txt", ".model", ".tiktoken", ".jinja", ".py")
 LARGEST_COUNT = 4096  # layers, experts or blocks in a config
@@ -25,16 +26,15 @@ _COUNTS = ("layer", "layers", "expert", "experts", "block", "blocks", "depth")  
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """Return the weight files of a folder that transformers reads; those of an adapter are among them.
+    """Return the weight files of a folder that transformers reads.
 
     Raises:
-        InputError: An index cannot be read or names a file outside of the folder, a file is not a regular file, or a
-            safetensors file has another size than its header says.
+        InputError: An index cannot be read or names a file outside of the folder, a file is not a regular file, a
+            safetensors file has another size than its header says, or the folder has an adapter.
     """
+    if (folder / ADAPTER).exists():
+        raise adapter_error(folder.name)
     files = [*_checkpoint(folder)]
-    if (folder / "adapter_config.json").exists():
-        named = (folder / "adapter_model.safetensors", folder / "adapter_model.bin")
-        files += [file for file in named if file.exists() or file.is_symlink()][:1]
     for file in files:
         check_regular(file)
         if file.suffix == ".safetensors":
@@ -72,6 +72,14 @@ def shards(index: Path, folder: Path) -> list[Path]:
             f"expected a weight_map with file names in {str(index)!r}, got none; fetch the index of the weights again"
         )
     return [_inside(name, folder, index.name) for name in sorted(set(named.values()))]
+
+
+def adapter_error(name: str) -> InputError:
+    """Return the error for a model with an adapter: without peft it has no effect, and its base may be any model."""
+    return InputError(
+        f"model {name!r}: expected a whole model, got an adapter ({ADAPTER}); merge it with peft's "
+        "merge_and_unload, or remove it"
+    )
 
 
 def _inside(name: str, folder: Path, index: str) -> Path:
@@ -114,12 +122,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def check_texts(folder: Path) -> None:
-    """Raise InputError if a config, a vocabulary or another text in a model folder is too large to be read.
-
-    Devices and pipes are left out: for the libraries that read such files they do not exist.
-    """
+    """Raise InputError if a config, a vocabulary or another text in a model folder is too large, a device or a pipe."""
     for file in sorted(folder.iterdir()):
-        if file.suffix in _TEXTS and file.is_file() and (size := file.stat().st_size) > LARGEST_TEXT:
+        if file.suffix not in _TEXTS or file.is_dir() or not file.exists():
+            continue
+        check_regular(file)
+        if (size := file.stat().st_size) > LARGEST_TEXT:
             what = "JSON" if file.suffix == ".json" else "text"
             raise InputError(
                 f"expected at most {LARGEST_TEXT >> 20} MiB of {what}, got {size >> 20} MiB in {str(file)!r}; "
