@@ -19,12 +19,8 @@ def test_a_small_search_finds_the_best_two_points_and_is_resumed(tmp_path, monke
     line = ["--sizes", "2", "--points", "2", "3", "--starts", "4", "--steps", "400", "--out", str(out)]
     experiment.main(line)
     shown, records = capsys.readouterr().out, [json.loads(row) for row in out.read_text().splitlines()]
-    assert [(one["scores"], one["points"]) for one in records] == [
-        ("negative", 2),
-        ("negative", 3),
-        ("positive", 2),
-        ("positive", 3),
-    ]
+    asked = [("negative", 2), ("negative", 3), ("positive", 2), ("positive", 3)]
+    assert [(one["scores"], one["points"]) for one in records] == asked  # exact: words and counts, as asked for
     for one in records:
         sign = -1.0 if one["scores"] == "negative" else 1.0
         assert line_log_norm(one["x"], one["log_masses"], sign) == pytest.approx(one["log_value"])
