@@ -128,7 +128,6 @@ def test_what_needs_more_says_what_to_install():
         "howsmooth.dynamics.read_example": "pydantic",
         "howsmooth.studies.read_study": "pydantic",
         "howsmooth.report.report_page": "pydantic",
-        "howsmooth.attack.tokens": "transformers",
     }
     done = run_in_core(
         f"""

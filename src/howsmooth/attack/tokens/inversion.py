@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,8 +27,10 @@ from howsmooth.attack.tokens.methods import Method, evaluate_until_success, subs
 from howsmooth.attack.tokens.problem import TextProblem
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.autodiff import AutodiffJacobian
-from howsmooth.models import TokenEmbedding
 from howsmooth.spectral import FunctionOperator, singular_values
+
+if TYPE_CHECKING:
+    from howsmooth.models import TokenEmbedding
 
 SHORTLIST_SIZE = 32  # tokens per position whose change is computed exactly, where positions are not simply added
 ETA_GRID = tuple(2.0 ** (power / 3) for power in range(-3, 10))  # relative to η of the best single token

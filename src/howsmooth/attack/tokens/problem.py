@@ -27,11 +27,10 @@ from howsmooth.attack.tokens.edits import (
     writable_tokens,
 )
 from howsmooth.errors import InputError
-from howsmooth.models import PrefixCache, TokenEmbedding
 
 if TYPE_CHECKING:
     from howsmooth.attack.tokens.edits import SentenceSimilarity
-    from howsmooth.models import Model
+    from howsmooth.models import Model, PrefixCache
     from howsmooth.texts.cutting import TokenChunk
 
 MAX_BATCH = 8  # sequences in one forward pass
@@ -81,6 +80,8 @@ class TargetModel:
 
     def __init__(self, model: Model) -> None:
         """Read the embedding; the vocabulary is read when it is first needed."""
+        from howsmooth.models import TokenEmbedding  # transformers takes seconds
+
         self.model, self.embedding = model, TokenEmbedding(model)
 
     @cached_property
