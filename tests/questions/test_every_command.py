@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 
 import howsmooth as package
+from howsmooth.cli.main import group
 from howsmooth.questions import QUESTIONS, find_question, question_of, record_error
+from howsmooth.records.lock import only_writer
 
 # Small arguments for each question; "{tiny}" and "{text}" are a tiny model and a text, "{measure}" a file of a measure.
 ARGUMENTS = {
@@ -76,6 +79,34 @@ def test_a_command_writes_what_our_report_reads_and_resumes(name, howsmooth, tin
     assert report.code == 0 and f"wrote {len(records)} records" in report.err and any((tmp_path / "t").iterdir())
     shown = package.read(lines)
     assert len(shown) == len(records) and str(shown).strip() and repr(shown)
+
+
+def commands_with_json(parent, path=()):
+    context = click.Context(parent)
+    for name in parent.list_commands(context):
+        found = parent.get_command(context, name)
+        if isinstance(found, click.Group):
+            yield from commands_with_json(found, (*path, name))
+        elif any("--json" in param.opts for param in found.params):
+            yield " ".join((*path, name))
+
+
+def test_every_command_that_writes_records_refuses_a_file_that_another_writes(
+    howsmooth, tiny, text_file, measure, tmp_path
+):
+    """The lock is held during the whole command, so that the other writer needs no moment of its own."""
+    given = {command_of(name): arguments for name, arguments in ARGUMENTS.items()}
+    given["plan"] = ARGUMENTS["measure"]
+    found = list(commands_with_json(group))
+    assert set(found) == set(given)
+    lines = tmp_path / "a.jsonl"
+    lines.write_text("theirs")
+    for command in found:
+        arguments = given[command].format(tiny=tiny, text=text_file, measure=measure)
+        with only_writer(lines, "a file", "--json"):
+            refused = howsmooth(f"{command} {arguments} --json {lines}")
+        assert refused.code == 2 and len(refused.errors) == 1 and "nobody else is writing" in refused.err, command
+        assert lines.read_text() == "theirs"
 
 
 def test_records_of_all_questions_are_read_mixed_in_one_file(howsmooth, tiny, text_file, measure, tmp_path):
