@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from howsmooth.records.lock import only_writer
 from tests import reasons
 from tests.tolerances import FLOAT32, close, less
 
@@ -259,6 +260,19 @@ def test_export_errors(howsmooth, study, tmp_path):
     for more, word in wrong:
         result = howsmooth(f"study export {file} {more}")
         assert result.code == 2 and word in result.err
+
+
+def test_an_export_does_not_replace_a_file_that_another_process_writes(howsmooth, study, tmp_path):
+    """The other process would write what it computes from then on into a file without a name."""
+    file, theirs = study(), tmp_path / "theirs.jsonl"
+    howsmooth(f"study run {file}")
+    theirs.write_text("theirs")
+    with only_writer(theirs, "a file", "--json"):
+        refused = howsmooth(f"study export {file} --file {theirs}")
+    assert refused.code == 2 and len(refused.errors) == 1 and "nobody else is writing" in refused.err
+    assert theirs.read_text() == "theirs"
+    assert howsmooth(f"study export {file} --file {theirs}").code == 0
+    assert len(theirs.read_text().splitlines()) == 8 and not (tmp_path / "theirs.jsonl.lock").exists()
 
 
 def test_export_to_a_full_disk_keeps_the_existing_file(howsmooth, study, tmp_path):

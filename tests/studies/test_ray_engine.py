@@ -143,6 +143,7 @@ def test_an_address_without_a_listener_is_refused_before_ray_waits(address, monk
 
 LISTENERS = """
 import os
+import stat
 from pathlib import Path
 
 def listening(root):
@@ -172,9 +173,12 @@ class Bundle:
 
 def look(bundle):
     import ray, ray._common.usage.usage_lib as usage
+    session = Path(ray._private.worker._global_node.get_session_dir_path())
+    folder = next(path for path in session.parents if path.name.startswith("howsmooth-ray-"))
     facts = {
         "addresses": listening(bundle.root),
-        "folder": ray._private.worker._global_node.get_session_dir_path(),
+        "folder": str(folder),
+        "mode": stat.S_IMODE(folder.stat().st_mode),
         "usage": usage.usage_stats_enabled(),
     }
     yield [("one", facts, None)]
@@ -194,7 +198,17 @@ def looking(tmp_path, monkeypatch):
     del sys.modules["looking"]
 
 
-def test_a_cluster_of_this_machine_is_private_and_leaves_nothing(looking, monkeypatch):
+@pytest.fixture
+def longest_folder(monkeypatch):
+    """A folder for temporary files whose name is as long as Ray's sockets in it allow."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as short:
+        folder = Path(short) / ("t" * (module._LONGEST_FOLDER - len(short) - 1))
+        folder.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        yield folder
+
+
+def test_a_cluster_of_this_machine_is_private_and_leaves_nothing(looking, longest_folder, monkeypatch):
     if not os.path.exists("/proc/net/tcp"):
         pytest.skip(reasons.device_file("/proc/net/tcp"))
     monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")  # of a cluster that was not asked for
@@ -202,17 +216,20 @@ def test_a_cluster_of_this_machine_is_private_and_leaves_nothing(looking, monkey
     ((_, facts, error),) = next(iter(module.ray_engine([looking.Bundle(os.getpid())], looking.look)))
     assert error is None and facts["addresses"] and set(facts["addresses"]) <= LOOPBACK
     assert not facts["usage"]
-    assert "howsmooth-ray-" in facts["folder"] and not os.path.exists(facts["folder"])
+    assert facts["folder"].startswith(f"{longest_folder}/") and not os.path.exists(facts["folder"])
+    assert facts["mode"] == 0o700  # Ray lets everyone write into the folder that it is given
     assert module._CLUSTERS not in os.environ, "a cluster that is started later may be of many machines"
 
 
-def test_a_cluster_of_this_machine_leaves_nothing_after_sigterm(declared, tmp_path):
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_cluster_of_this_machine_leaves_nothing_after_a_signal(end, declared, tmp_path):
+    """A scheduler sends SIGTERM to Ray's processes as well, and Ray then ends the driver as SIGKILL does."""
     study = tmp_path / "study.toml"
     study.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in declared.items() if key != "engine"))
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as short:  # Ray's sockets need a short path
         environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1]), "TMPDIR": short}
         process = start_paused(f"study run {study} --engine ray", "howsmooth.studies.store:Store.add", 1, environment)
         assert [folder.name.startswith("howsmooth-ray-") for folder in Path(short).glob("*-ray-*")] == [True]
-        process.send_signal(signal.SIGTERM)
-        process.communicate()
+        process.send_signal(end)
+        process.communicate()  # until stderr is closed, which the process that cleans up has open, too
         assert not list(Path(short).glob("*-ray-*"))

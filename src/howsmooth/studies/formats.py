@@ -30,6 +30,7 @@ from howsmooth.records import (
     sealed_line,
     unsealed,
 )
+from howsmooth.records.lock import only_writer
 from howsmooth.studies.store import Store
 
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
@@ -203,19 +204,20 @@ def write_records(records: Records, path: str | Path, form: str | None = None) -
     if target.is_dir() or not target.parent.is_dir():
         raise InputError(f"expected a file in a folder that exists, got {path}; name another one")
     partial = target.with_name(f".{target.name}.partial")
-    try:
-        if form == "parquet":
-            count = _write_parquet(records, partial)
-        else:
-            with open(partial, "w", encoding="utf-8", newline="") as stream:
-                count = _write_lines(records, stream, form)
-        os.replace(partial, target)
-    except OSError as error:
-        raise InputError(
-            f"expected a writable file, got {path} ({(error.strerror or str(error)).lower()}); name another one"
-        ) from None
-    finally:
-        partial.unlink(missing_ok=True)
+    with only_writer(path, "a file of records", "file"):
+        try:
+            if form == "parquet":
+                count = _write_parquet(records, partial)
+            else:
+                with open(partial, "w", encoding="utf-8", newline="") as stream:
+                    count = _write_lines(records, stream, form)
+            os.replace(partial, target)
+        except OSError as error:
+            raise InputError(
+                f"expected a writable file, got {path} ({(error.strerror or str(error)).lower()}); name another one"
+            ) from None
+        finally:
+            partial.unlink(missing_ok=True)
     return count
 
 

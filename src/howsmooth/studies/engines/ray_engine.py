@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 
 from howsmooth.errors import InputError
@@ -28,7 +28,19 @@ CONNECT_TIMEOUT = 5.0  # seconds for a cluster to answer at its port
 # Ray has one switch for the loopback interface, named after the systems on which that is the default.
 _CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 _USAGE_STATS = "RAY_USAGE_STATS_ENABLED"
-_LONGEST_FOLDER = 30  # characters: the names of Ray's sockets in it have 60 more, and the system allows 107
+_LONGEST_FOLDER = 18  # characters: the names of our folder and of Ray's sockets have 89 more, and the system allows 107
+# It outlives the process that its stdin comes from, and Ray's own, which end a moment after that process.
+_REMOVE_AT_THE_END = """
+import os, shutil, signal, sys, time
+for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+    signal.signal(getattr(signal, name), signal.SIG_IGN)
+sys.stdin.read()
+for _ in range(100):
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
+    if not os.path.exists(sys.argv[1]):
+        break
+    time.sleep(0.1)
+"""
 
 
 def ray_engine(
@@ -100,21 +112,34 @@ def ray_engine(
 @contextmanager
 def _own_cluster(ray: Any) -> Iterator[None]:
     """Start a cluster of this machine, on the loopback interface alone and with its files in a private folder."""
+    with _private_folder() as folder:
+        try:
+            with _on_loopback():
+                ray.init(
+                    address="local",
+                    log_to_driver=False,
+                    logging_level="ERROR",
+                    include_dashboard=False,
+                    _temp_dir=folder,
+                )
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _private_folder() -> Iterator[str]:
+    """Yield a folder for Ray's files that no other user can enter; it is removed however this process ends.
+
+    A scheduler sends its signals to Ray's processes as well, and Ray ends a driver that has lost them at once: what
+    removes the folder is a process of its own. Ray lets everyone write into the folder that it is given, which is
+    therefore within the private one.
+    """
     usual = tempfile.gettempdir()
-    folder = Path(tempfile.mkdtemp(prefix="howsmooth-ray-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp"))
-    try:
-        with _on_loopback():
-            ray.init(
-                address="local",
-                log_to_driver=False,
-                logging_level="ERROR",
-                include_dashboard=False,
-                _temp_dir=str(folder),
-            )
-        yield
-    finally:
-        ray.shutdown()
-        shutil.rmtree(folder, ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix="howsmooth-ray-", dir=usual if len(usual) <= _LONGEST_FOLDER else "/tmp")
+    command = [sys.executable, "-I", "-c", _REMOVE_AT_THE_END, folder]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True):
+        yield f"{folder}/r"  # leaving the block closes the pipe, and waits
 
 
 @contextmanager
