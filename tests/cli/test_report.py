@@ -54,6 +54,17 @@ def test_measure_writes_the_same_page(howsmooth, tiny, text_file, tmp_path):
     assert again.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
 
 
+def test_two_runs_that_write_the_same_page(start_paused_at, howsmooth, lines, tmp_path):
+    """The first pauses before it gives its page the name; the page that the second writes is not in its way."""
+    page = tmp_path / "r.html"
+    process = start_paused_at(f"report {lines} -o {page}", "howsmooth.cli.outputs:os.replace", 1)
+    assert howsmooth(f"report {lines} -o {page}").code == 0
+    (theirs,) = tmp_path.glob(".r.html.*partial")
+    assert theirs.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
+    process.kill()
+    process.communicate()
+
+
 def test_the_default_name_is_report_html(howsmooth, lines, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert howsmooth(f"report {lines}").code == 0 and (tmp_path / "report.html").stat().st_size > 1000

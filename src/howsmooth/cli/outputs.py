@@ -78,7 +78,7 @@ def write_page(path: Path, page: str) -> int:
     if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
         path.write_bytes(content)
         return len(content)
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # another process may write the same page
     try:
         partial.write_bytes(content)
         os.replace(partial, path)
