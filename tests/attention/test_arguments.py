@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.nn.attention.flex_attention import create_block_mask
 
 from howsmooth import InputError, SelfAttention, attend, replace_sdpa, scaled_dot_product_attention
 from howsmooth.attention import implementation, reference
@@ -153,6 +154,26 @@ def test_tensors_that_do_not_contain_their_values_are_refused(make, message):
             attend(q, k, v, mask=odd)
 
 
+TABLES_THAT_ARE_NONE = {
+    "numpy": lambda: np.zeros((6, 6)),
+    "list": lambda: [[0.0] * 6] * 6,
+    "block mask": lambda: create_block_mask(lambda b, h, i, j: i >= j, None, None, 6, 6, device="cpu"),
+}
+
+
+@pytest.mark.parametrize("make", TABLES_THAT_ARE_NONE.values(), ids=TABLES_THAT_ARE_NONE)
+def test_a_table_is_a_tensor(make):
+    q, k, v = qkv(6, 6)
+    table = make()
+    kind = type(table).__name__
+    with pytest.raises(InputError, match=f"score_bias as a table, a torch.Tensor, or a function .*, got {kind}"):
+        attend(q, k, v, score_bias=table)
+    with pytest.raises(InputError, match=f"attn_mask as a torch.Tensor, got {kind}"):
+        scaled_dot_product_attention(q, k, v, attn_mask=table)
+    with replace_sdpa(), pytest.raises(InputError, match=f"attn_mask as a torch.Tensor, got {kind}"):
+        F.scaled_dot_product_attention(q, k, v, attn_mask=table)
+
+
 def test_parameters_and_subclasses_that_only_add_names_are_read():
     q, k, v = qkv(6, 6)
     expected = attend(q, k, v)
@@ -192,6 +213,8 @@ def test_a_layer_has_a_table_with_values():
         ("window", np.float64(2), "window ≥ 1, a whole number"),
         ("window", "3", "window ≥ 1, a whole number, got '3'"),
         ("window", np.int64(0), "window ≥ 1"),
+        ("window", 2**63, r"window ≥ 1, a whole number below 2⁶³, got 9223372036854775808"),
+        ("offset", -(2**70), "offset, a whole number below 2⁶³"),
         ("offset", 0.5, "offset, a whole number, got 0.5"),
         ("offset", False, "offset, a whole number, got False"),
         ("softcap", float("inf"), "softcap > 0, a finite number, got inf"),

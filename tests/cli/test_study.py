@@ -122,7 +122,9 @@ def test_a_changed_record_is_reported_and_computed_again(howsmooth, study, tmp_p
         db.execute("UPDATE records SET record = ? WHERE id = 3", (text.replace(digits, flipped),))
     db.close()
     word = "record 3 of growth.sqlite was changed after it was written"
-    assert word in howsmooth(f"study status {file}").out
+    status = howsmooth(f"study status {file}").out
+    assert word in status and f"{len(before) - 1} of {len(before)} tasks done" in status
+    assert f"{len(before) - 1} of {len(before)} tasks done" in howsmooth(f"study status {file} --with-tables").out
     assert word in howsmooth(f"report {store} -o {tmp_path / 'r.html'}").err
     assert word in howsmooth(f"study export {file} --file {tmp_path / 'r.jsonl'}").err
     assert len((tmp_path / "r.jsonl").read_text().splitlines()) == len(before) - 1

@@ -148,6 +148,30 @@ def test_constants_that_differ_in_float64() -> None:
             assert at_most(factor, found.upper)
 
 
+CONSTANTS: dict[str, Callable[[float], Tensor]] = {
+    "tensor": torch.tensor,
+    "as_tensor": torch.as_tensor,
+    "asarray": torch.asarray,
+    "scalar_tensor": torch.scalar_tensor,
+    "full": lambda c: torch.full((3,), c),
+    "linspace": lambda c: torch.linspace(c, c, 3),
+    "list": lambda c: torch.tensor([c, c, c]),
+}
+
+
+@pytest.mark.parametrize("make", CONSTANTS.values(), ids=CONSTANTS)
+def test_constants_that_are_made_of_numbers(make: Callable[[float], Tensor]) -> None:
+    """A sum that cancels: in float64 its value is not rounded to float32 again when a tensor is made of it."""
+    for seed in range(20):
+        a = torch.randn(1000, generator=torch.Generator().manual_seed(seed))
+        a -= 0.99 * a.mean()
+        found = local_lipschitz(lambda z, a=a: z * make(float(a.sum())), torch.ones(4, 3), strict=False, batched=False)
+        for factor in (abs(float(a.sum())), abs(float(a.double().sum()))):
+            assert at_most(found.lower, factor)
+            assert found.upper is not None
+            assert at_most(factor, found.upper)
+
+
 @pytest.mark.parametrize("projected", [True, False])
 def test_the_moved_derivative_differs_by_rounding_alone(projected: bool) -> None:
     """It is made head by head, with and without an output projection, and with heads that share keys and values."""

@@ -83,7 +83,7 @@ def check_whole(name: str, value: Any, least: int | None = None) -> int:
         The number.
 
     Raises:
-        InputError: If it is no whole number, or too small.
+        InputError: If it is no whole number, too small, or too large for a tensor.
 
     Example:
         >>> check_whole("window", 3)
@@ -97,9 +97,10 @@ def check_whole(name: str, value: Any, least: int | None = None) -> int:
             number = operator.index(value)
         except TypeError:
             number = None
-    if number is None or (least is not None and number < least):
-        bound = "" if least is None else f" ≥ {least}"
-        raise InputError(f"attend: expected {name}{bound}, a whole number, got {value!r}")
+    is_long = isinstance(number, int) and not -(2**63) <= number < 2**63
+    if number is None or is_long or (least is not None and number < least):
+        bound, kind = "" if least is None else f" ≥ {least}", "whole number" + " below 2⁶³" * is_long
+        raise InputError(f"attend: expected {name}{bound}, a {kind}, got {value!r}")
     return int(number) if isinstance(number, int) else number
 
 

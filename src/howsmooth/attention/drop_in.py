@@ -81,7 +81,7 @@ def scaled_dot_product_attention(
             )
         if heads[0] != most:
             query = query.expand(*query.shape[:-3], most, *query.shape[-2:])
-    if isinstance(attn_mask, Tensor) and not is_causal_bias(attn_mask):
+    if attn_mask is not None and not is_causal_bias(attn_mask):
         attn_mask = _table(attn_mask, query, key)
     output = attend(query, key, value, scale=scale, causal=is_causal, score_bias=attn_mask, offset=0)
     return output if has_heads else output.squeeze(0)

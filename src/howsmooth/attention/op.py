@@ -385,6 +385,11 @@ def pattern_of(
             wrong.append(f"a real score_bias, got {score_bias.dtype}")
         if score_bias.device != q.device:
             wrong.append(f"a score_bias on {q.device}, got one on {score_bias.device}")
+    elif score_bias is not None and not callable(score_bias):
+        wrong.append(
+            "score_bias as a table, a torch.Tensor, or a function of positions (see `ScoreFunction`), got "
+            f"{type(score_bias).__name__}"
+        )
     elif score_bias is not None and _requires_gradient(score_bias, q.device):
         wrong.append(
             "a constant function as score_bias, got one that requires a gradient, which would be lost; pass a table, "

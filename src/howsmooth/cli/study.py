@@ -116,14 +116,14 @@ def status(store_or_study: str, tables: bool) -> None:
     from howsmooth.studies.store import Store
 
     with Store.read(_store_path(store_or_study)) as store:
+        store.check()
         counts, stdout = store.counts(), make_console()
+        counts["done"] -= len(store.changed)
         print_line(stdout, f"{store.path}: {progress_line(counts)}")
         for line in failure_lines(store.failures()):
             print_line(stdout, line)
         if tables:
             print_tables(store, stdout)
-        else:
-            store.check()
         for line in store.changed:
             print_line(stdout, line, style="yellow")
 

@@ -23,6 +23,12 @@ from howsmooth.quantised import is_quantised_operation, quantised_error
 # Tensor methods that cast to the dtype in their name.
 _CAST_METHODS = (Tensor.float, Tensor.half, Tensor.bfloat16)
 
+# Functions that round numbers of Python to the default dtype. Those that draw numbers would draw others in float64.
+_MADE_OF_NUMBERS = (
+    *(torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor),
+    *(torch.full, torch.arange, torch.linspace, torch.logspace),
+)
+
 
 class CastDetector(TorchDispatchMode):
     """A context manager that records the coarsest dtype to which an operation casts its input.
@@ -103,7 +109,10 @@ class _Float64Mode(TorchFunctionMode):
         if func in _CAST_METHODS:
             return args[0].double()
         args, kwargs = tree_map(_to_float64, (args, kwargs))
-        return tree_map(_to_float64, func(*args, **kwargs))
+        out = func(*args, **kwargs)
+        if func in _MADE_OF_NUMBERS and _is_coarse(out):
+            out = func(*args, **{**kwargs, "dtype": torch.float64})
+        return tree_map(_to_float64, out)
 
 
 def _to_float64(leaf: Any) -> Any:
