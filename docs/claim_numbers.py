@@ -203,9 +203,32 @@ def plateaus() -> tuple[str, str]:
     return f"from {sizes[0]:.0f} to {sizes[-1]:.0f}", " and ".join(lengths)
 
 
+def split_maps(kind: str) -> list[Record]:
+    """Return how many maps of a kind split: "head", "attention" or "layer"."""
+    return [one for one in records("splitting-heads.jsonl") if one["map"] == kind]
+
+
+def splitting_attention() -> str:
+    """Return how many attention layers split, with all their heads together."""
+    (found,) = split_maps("attention")
+    return (
+        f"All heads together, SmolLM2's {found['cases']} attention layers at n = {found['n'][0]} (`--map attention`): "
+        f"{found['split']} split, the largest ratio is {found['largest']['ratio']:.3f}, in layer {found['largest']['layer']}."
+    )
+
+
+def splitting_layers() -> str:
+    """Return how many whole layers split."""
+    (found,) = split_maps("layer")
+    return (
+        f"{found['split']} of {found['cases']} split; the largest ratio is {found['largest']['ratio']:.3f}, in layer "
+        f"{found['largest']['layer']}."
+    )
+
+
 def splitting_heads() -> str:
     """Return how many heads of real models split."""
-    found = records("splitting-heads.jsonl")
+    found = split_maps("head")
     cases, split = sum(one["cases"] for one in found), sum(one["split"] for one in found)
     largest = max(one["largest"]["ratio"] for one in found)
     return f"{split} of {cases:,} cases, with a largest ratio of {largest:.3f}."
@@ -214,7 +237,7 @@ def splitting_heads() -> str:
 def splitting_rows() -> str:
     """Return the rows of the table of heads of real models."""
     rows = []
-    for one in records("splitting-heads.jsonl"):
+    for one in split_maps("head"):
         name = NAMES[one["model"]] + (" on Alice" if one["text"] == "alice" else "")
         name += f", n = {', '.join(map(str, one['n']))}"
         name += ", no special tokens" if one["special_tokens"] == "none" and one["model"] != "gpt2" else ""
@@ -271,3 +294,126 @@ def steepest() -> tuple[str, str]:
     power = f"n^{law.exponent:.2f}"
     grows = f"it grows from {text[0][1]:.0f} at {text[0][0]} tokens to {text[-1][1]:,.0f} at {text[-1][0]:,}, {power}"
     return grows, power
+
+
+@cache
+def correlations() -> tuple[Record, ...]:
+    """Return the correlations within layers between predictors and outcomes of attacks."""
+    text = (DOCS / "images" / "prediction.json").read_text(encoding="utf-8")
+    return tuple(one for one in json.loads(text)["correlations"] if one["scope"] == "within")
+
+
+def correlation(model: str, predictor: str, outcome: str) -> Record:
+    """Return the correlation of one predictor with one outcome."""
+    (found,) = (
+        one for one in correlations() if (one["model"], one["predictor"], one["outcome"]) == (model, predictor, outcome)
+    )
+    return found
+
+
+def layer_predictions() -> str:
+    """Return how a layer's constant is correlated with attacks on the layer and on the model."""
+    small, large = (
+        [correlation(model, "sigma", f"layer_gain_{size}") for model in ("minilm", "smollm2")]
+        for size in ("small", "large")
+    )
+    each = [f"{one['value']:.2f} [{one['lower']:.2f}, {one['upper']:.2f}]" for one in large]
+    whole = [
+        one["value"] for one in correlations() if one["predictor"] == "sigma" and one["outcome"].startswith("model_")
+    ]
+    return (
+        f"Over {small[0]['texts']} texts in MiniLM and {small[1]['texts']} in SmolLM2, the rank correlation with the gain of "
+        f"small attacks on the layer is {min(one['value'] for one in small):.2f}, and with that of large ones (a tenth of ‖X‖) "
+        f"{' and '.join(each)}; with attacks at the model's input it is between {min(whole):.2f} and {max(whole):.2f}."
+    ).replace("-0", "−0")
+
+
+def beats_the_constant() -> list[str]:
+    """Return the bounds and baselines with a larger correlation than σ₁ with the gain of large attacks on a layer."""
+    return [
+        f"{one['model']}: {one['predictor']}"
+        for one in correlations()
+        if one["outcome"] == "layer_gain_large"
+        and one["value"] is not None
+        and one["value"] > correlation(one["model"], "sigma", "layer_gain_large")["value"]
+    ]
+
+
+def token_predictions() -> str:
+    """Return how well anything predicts attacks on tokens."""
+    found = [one for one in correlations() if one["outcome"].startswith("token_") and one["value"] is not None]
+    best = min(found, key=lambda one: one["adjusted_p"])
+    names = {"next_entropy": "the entropy of the next token"}
+    return (
+        f"No quantity predicts attacks on tokens significantly after the adjustment for all pairs: the strongest, "
+        f"{names[best['predictor']]} in {NAMES[best['model']]}, has ρ = {best['value']:.2f} over {best['texts']} texts "
+        f"(p = {best['p']:.3f}, adjusted {best['adjusted_p']:.2f})"
+    ).replace("-0", "−0")
+
+
+def together(name: str, model: str) -> list[float]:
+    """Return the effects of an attack on a model with three layers mitigated, relative to the model as it is."""
+    return [one["attack_ratio"] for one in records(name) if one["model"] == model and one["layer"] is None]
+
+
+def smoother_models() -> str:
+    """Return what an attack on a model with three smoother layers achieves."""
+    small, large = (span(together("mitigations.jsonl", model)) for model in ("minilm", "smollm2"))
+    return f"an attack on the embeddings has {large} times its previous effect in SmolLM2, and {small} times in MiniLM"
+
+
+def smoother_choices() -> str:
+    """Return the same for another seed."""
+    (seed,) = {one["seed"] for one in records("mitigations_choices.jsonl")}
+    small, large = (span(together("mitigations_choices.jsonl", model)) for model in ("minilm", "smollm2"))
+    return f"with seed {seed} these are {large} and {small} times"
+
+
+def quotient_pairs() -> list[tuple[float, float]]:
+    """Return the quotient of distances between two texts and the local constant at the first, for each layer."""
+    found = records("distances.jsonl")
+    constants = {(one["model"], one["layer"]): one["value"] for one in found if one["kind"] == "measurement"}
+    return [(one["quotient"], constants[one["model"], one["layer"]]) for one in found if one["kind"] == "distance"]
+
+
+def quotients() -> str:
+    """Return how much smaller than the local constant the quotients are."""
+    ratios = [constant / quotient for quotient, constant in quotient_pairs()]
+    return (
+        f"the quotient is {min(ratios):.0f} to {max(ratios):.0f} times smaller than the local constant at the first chunk, in "
+        f"{len(ratios)} layers"
+    )
+
+
+def amplified() -> str:
+    """Return how much whole models amplify a perturbation, and what the product of their layers' constants is."""
+    last = {one["model"]: one for one in records("depth.jsonl") if one["value"] is not None and not one["normed"]}
+    minilm, smollm2 = last["minilm"], last["smollm2"]
+    return (
+        f"MiniLM as a whole amplifies a perturbation at most {math.ceil(minilm['upper'] * 10) / 10:.1f} times, while the "
+        f"product of its layers' constants is {scientific(minilm['product'])} (SmolLM2: {scientific(smollm2['upper'])} and "
+        f"{scientific(smollm2['product'])})."
+    )
+
+
+def scientific(value: float) -> str:
+    """Return a number as a power of ten with two digits, such as "1.9·10⁶"."""
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}·{quoted_power(int(exponent))}"
+
+
+def turn_growth() -> str:
+    """Return with which exponent in R² the constant grows where A is a quarter turn."""
+    from experiments.radius_growth import fit_radius_growth
+
+    fit = fit_radius_growth([one for one in records("mean_field_rates.jsonl") if one["scores"] == "rotation"])
+    return f"The exponent is D*/2, not γ: a quarter turn has γ = {fit.gamma:.0f}, yet grows like e^{{{fit.exponent:.3f} R²}}"
+
+
+def plane_limit() -> str:
+    """Return which ratios exist for A ≻ 0."""
+    found = [one for one in records("splitting_limits.jsonl") if (one["kind"], one["parameter"]) == ("softmax", 1000.0)]
+    return (
+        f'"No splitting for A ≻ 0" is false: the ratio is 1.005 on the line, and tends to (1 + κ)/(2√κ) in the plane, '
+        f"{max(one['ratio'] for one in found):.2f} at condition number κ = 1000."
+    )

@@ -1,6 +1,7 @@
 """What do mitigations cost? How much smoother and harder to attack a layer becomes, and what the model loses.
 
     python -m experiments.mitigations [MODEL …] [--out docs/images/mitigations.jsonl] [--layers 0,3,5] [--length 32]
+    python -m experiments.mitigations --seed 1 --out docs/images/mitigations_choices.jsonl     # or --text alice
 
 A mitigation replaces a layer by another one (`howsmooth.attack.mitigation`). The record of a layer has, before and
 after: the constant at the text's tokens, and the change that ascent from the singular direction achieves with a budget
@@ -76,8 +77,9 @@ def mitigations(
                     "n": n,
                     "samples": len(chunks),
                     "budget": budget,
+                    "seed": spec.seed,
                 }
-                if (key := key_of(where)) in done:
+                if (key := key_of(where | {"text": facts["text"]})) in done:
                     yield done[key]
                     continue
                 maps = {one: mitigation(model.attention(one, n)) for one in layers}
@@ -107,8 +109,12 @@ def mitigations(
 
 def key_of(record: Record) -> tuple:
     """Return the settings that identify a record; KeyError for a record of another kind."""
-    return tuple(record["layers"]), *(
-        record[name] for name in ("model", "layer", "mitigation", "n", "samples", "budget")
+    return (
+        tuple(record["layers"]),
+        *(record[name] for name in ("model", "layer", "mitigation", "n", "samples", "budget")),
+        *(
+            record.get(name, usual) for name, usual in (("seed", 0), ("text", "embedded"))
+        ),  # records of old have neither
     )
 
 
@@ -206,19 +212,29 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--layers", type=lambda text: tuple(map(int, text.split(","))), help="for example 0,3,5")
     parser.add_argument("--length", type=int, default=32, help="tokens in a chunk")
-    parser.add_argument("--samples", type=int, default=2, help="chunks of the embedded text")
+    parser.add_argument("--samples", type=int, default=2, help="chunks of the text")
     parser.add_argument("--budget", type=float, default=BUDGET, help="norm of the perturbation in units of ‖X‖")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the attacks")
+    parser.add_argument("--text", default="embedded", help="embedded, alice, ag_news or a file")
     chosen = parser.parse_args(given)
     try:
         saved = Records(chosen.out, key_of, "records of mitigations", '{"model": "')
         for name in dict.fromkeys(chosen.models):
-            model, corpus = howsmooth.load(name), read_corpus("embedded")
+            model, corpus = howsmooth.load(name), read_corpus(chosen.text)
             last = model.layers - 1
             layers = chosen.layers or LAYERS.get(name, tuple(dict.fromkeys((0, last // 2, last))))
             spec = resolve(
                 model,
                 corpus,
-                spec_of({"layers": layers, "lengths": [chosen.length], "tol": 1e-2, "samples": chosen.samples}),
+                spec_of(
+                    {
+                        "layers": layers,
+                        "lengths": [chosen.length],
+                        "tol": 1e-2,
+                        "samples": chosen.samples,
+                        "seed": chosen.seed,
+                    }
+                ),
             )
             records = []
             for record in mitigations(model, corpus, spec, budget=chosen.budget, done=saved.done):

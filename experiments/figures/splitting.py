@@ -37,13 +37,14 @@ def short_name(model: str) -> str:
 
 
 def summary(heads: Sequence[dict[str, Any]]) -> Record:
-    """Return how many heads split, where the ratio is largest, and its median at each length."""
+    """Return how many heads, or maps of another kind, split, where the ratio is largest, and its median at each n."""
     verdicts, largest = Counter(record["verdict"] for record in heads), max(heads, key=lambda one: one["ratio"])
     lengths = sorted({record["n"] for record in heads})
     return {
         "model": short_name(largest["model"]),
         "text": Path(largest["text"] or "").stem,
         "special_tokens": largest["special_tokens"],
+        "map": largest["map"],
         "n": lengths,
         "samples": len({record["sample"] for record in heads}),
         "cases": len(heads),

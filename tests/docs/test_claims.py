@@ -10,6 +10,7 @@ import pytest
 
 from tests.docs.comparison import ROOT, script
 from tests.docs.test_mentions import unknown
+from tests.tolerances import less
 
 DOCS = ROOT / "docs"
 CLAIMS = script("claims.py")
@@ -25,6 +26,8 @@ SOURCES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "src" / "
 AGAINST = re.compile(
     r"\b(is|are) (?-i:false)\b|do(es)? not hold\b|artefact of\b|wrong axis|not the worst (case|input)|not a law"
     r"|fails by|not its worst|splits without bound|\bno (head|text)s? (of|splits|reaches|is)\b"
+    r"|\bno(thing|ne| \w+) (predicts?|splits?)\b|need not make|constant does not predict|form no clusters"
+    r"|does not point towards"
     r"|the published upper bound|not power laws|no power laws|does not bound the slope|contradicts",
     re.I,
 )
@@ -61,6 +64,21 @@ def test_a_page_that_says_something_else_is_found():
 def test_tables_of_ratios_are_those_of_the_records():
     assert CLAIMS.numbers.kappa_rows() in read("splitting.md")
     assert CLAIMS.numbers.splitting_rows() in read("splitting.md")
+
+
+def test_nothing_predicts_large_attacks_on_a_layer_better_than_its_constant():
+    assert CLAIMS.numbers.beats_the_constant() == []
+
+
+def test_no_measure_splits_where_attacks_are_predicted():
+    """The gain of splitting is 1 on every text, so that its correlations are undefined."""
+    found = [one for one in CLAIMS.numbers.correlations() if one["predictor"] == "splitting_gain"]
+    assert found and all(one["value"] is None for one in found)
+
+
+def test_quotients_are_below_the_local_constants():
+    pairs = CLAIMS.numbers.quotient_pairs()
+    assert len(pairs) == 8 and all(less(quotient, constant) for quotient, constant in pairs)
 
 
 def test_records_tests_and_commands_exist(claims):

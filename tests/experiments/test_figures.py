@@ -82,14 +82,19 @@ def test_heads_of_models_are_summarised(images, tiny, monkeypatch):
 
     monkeypatch.setattr(splitting, "PICTURES", (dict(resolution=5),))
     spec = {"model": tiny, "inputs": "ids", "layers": [0], "heads": [0, 1]}
-    files = []
-    for name, lengths in (("long", [4, 6]), ("short", [3])):
-        found = howsmooth.Measurements(list(howsmooth.ask("splitting", **spec, lengths=lengths)))
+    whole, files = {"map": "attention", "heads": None}, []
+    for name, options in (
+        ("long", {"lengths": [4, 6]}),
+        ("short", {"lengths": [3]}),
+        ("all", {"lengths": [3], **whole}),
+    ):
+        found = howsmooth.Measurements(list(howsmooth.ask("splitting", **(spec | options))))
         files.append(images / f"{name}.jsonl")
         found.save(files[-1])
     splitting.main(["--records", *map(str, files), "--out", str(images)])
-    long, short = map(json.loads, (images / "splitting-heads.jsonl").read_text(encoding="utf-8").splitlines())
+    long, short, together = map(json.loads, (images / "splitting-heads.jsonl").read_text(encoding="utf-8").splitlines())
     assert (long["n"], long["cases"], short["n"], short["cases"]) == ([4, 6], 4, [3], 2)
+    assert [one["map"] for one in (long, short, together)] == ["head", "head", "attention"] and together["cases"] == 1
     records = howsmooth.read(files[0])
     top = max(records, key=lambda record: record["ratio"])
     assert long["largest"]["ratio"] == pytest.approx(top["ratio"]) and long["largest"]["n"] == top["n"]

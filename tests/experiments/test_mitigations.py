@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -62,6 +63,25 @@ def test_the_records_of_the_page_are_complete(capsys):
     kept = (ROOT / "docs" / "images" / "mitigations.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in kept]
     assert len(records) == 48 and "minilm" in str(mitigation_table(records[:24]).title)
+
+
+def test_choices(tiny, tmp_path, capsys):
+    """Records of another seed or text are others: none of them is reused, and each says which it is."""
+    out = tmp_path / "out.jsonl"
+    line = [tiny, "--layers", "1", "--length", "6", "--samples", "1", "--out", str(out)]
+    text = tmp_path / "text.txt"
+    text.write_text("some other words of another text, and then a few more of them. " * 20, encoding="utf-8")
+    for options in ([], ["--seed", "1"], ["--text", str(text)]):
+        assert main([*line, *options]) == 0
+        assert "0 of them from before" in capsys.readouterr().err
+    assert main([*line, "--seed", "1"]) == 0
+    assert "12 of them from before" in capsys.readouterr().err
+    records = [json.loads(one) for one in out.read_text(encoding="utf-8").splitlines()]
+    assert Counter((one["seed"], one["text"]) for one in records) == {
+        (0, "embedded"): 12,
+        (1, "embedded"): 12,
+        (0, text.name): 12,
+    }
 
 
 def test_bad_input(tiny, tmp_path, capsys):
