@@ -18,7 +18,17 @@ import time
 import numpy as np
 
 from howsmooth import load
-from howsmooth.attack.tokens import Greedy, HotFlip, Limits, Probe, Random, Singular, TargetModel, attack_text, verify
+from howsmooth.attack.tokens import (
+    EditLimits,
+    Greedy,
+    HotFlip,
+    Probe,
+    Random,
+    Singular,
+    TargetModel,
+    attack_text,
+    verify,
+)
 from howsmooth.records import json_line
 from howsmooth.texts.corpora import read_corpus
 
@@ -58,7 +68,7 @@ def main() -> None:
     target = TargetModel(load(given.model))
     corpus = read_corpus(given.corpus).content
     chunks = target.model.chunks(corpus, given.n, given.first + given.texts * given.every)[given.first :: given.every]
-    limits = Limits(edits=given.edits, allow=tuple(given.allow.split(",")))
+    limits = EditLimits(edits=given.edits, allow=tuple(given.allow.split(",")))
     totals = {name: [0.0, 0.0] for name in given.methods.split(",")}
     counts = {name: [] for name in totals}  # (flips, calls) of each text
     for number, chunk in enumerate(chunks):

@@ -35,7 +35,7 @@ from howsmooth.attack.feature import (
 )
 from howsmooth.attack.feature import FeatureObjective as Objective
 from howsmooth.attack.feature import FeatureProblem as Problem
-from howsmooth.attack.tokens import OBJECTIVES, Limits, Probe, TargetModel, attack_text
+from howsmooth.attack.tokens import OBJECTIVES, EditLimits, Probe, TargetModel, attack_text
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import Model
@@ -141,7 +141,7 @@ def check(model: Model, chunks: Sequence[TokenChunk], design: Design) -> tuple[i
     wanted = (0, last // 2, last) if design.layers == "spread" else design.layers
     layers = select_indices(wanted, model.layer_numbers, f"layers of {model.name}")
     if "tokens" in design.places:
-        limits = Limits(edits=design.edits)
+        limits = EditLimits(edits=design.edits)
         for chunk in chunks:
             limits.editable_positions(chunk.special.tolist(), model.positions)
     return layers
@@ -264,7 +264,7 @@ class _Task:
             chunk,
             Probe(),
             objective=objective,
-            limits=Limits(edits=self.design.edits),
+            limits=EditLimits(edits=self.design.edits),
             calls=self.design.calls,
             seed=seed,
         ).as_record()

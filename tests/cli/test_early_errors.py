@@ -145,7 +145,7 @@ def test_wrong_combinations_are_refused_before_anything_slow_is_imported(tiny, t
     lines = [
         "attack tokens {tiny} --layers 1",
         "attack tokens {tiny} --method random --allow insert",
-        "attack layer {tiny} --touch 65",
+        "attack layer {tiny} --perturbed-tokens 65",
         "attack worst-case {tiny} --within near",
         "flow particles nosuch",
         "flow particles --solver rk4",

@@ -80,7 +80,9 @@ def test_warning_about_overflow(howsmooth, tiny, text_file):
 
 
 def test_tables(howsmooth, tiny, text_file):
-    layer = howsmooth(f"attack layer {tiny} --text {text_file} --map block --lengths 8 --attack noise --touch 2")
+    layer = howsmooth(
+        f"attack layer {tiny} --text {text_file} --map block --lengths 8 --attack noise --perturbed-tokens 2"
+    )
     assert layer.code == 0 and "over noise" in layer.out and "on 2 tokens" in " ".join(layer.out.split())
     model = howsmooth(f"attack model {tiny} --text {text_file} --lengths 8 --attack noise --objective cosine")
     assert model.code == 0 and "cosine" in model.out
@@ -91,7 +93,7 @@ def test_tables(howsmooth, tiny, text_file):
     [
         ("layer --budget 0", "positive numbers"),
         ("layer --attack guess", "among noise"),
-        ("layer --touch 65 --lengths 8", "--touch up to the shortest length, 8"),
+        ("layer --perturbed-tokens 65 --lengths 8", "--perturbed-tokens up to the shortest length, 8"),
         ("layer --lengths 65", "64"),
         ("layer --map block --heads 0", "--heads only with --map head"),
         ("layer --layers 7", "between 0 and 1"),

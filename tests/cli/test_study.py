@@ -229,6 +229,7 @@ def test_plan_as_a_record(howsmooth, tiny, text_file):
     "line, words",
     [
         ("run {file} --set lenghts=3", ("unknown key 'lenghts'", "'lengths'")),
+        ("run {file} --set max_memroy=3", ("did you mean 'max_memory'",)),  # a key, not the option
         ("run {file} --set lengths", ("KEY=VALUE",)),
         ("run {file} --layers 7", ("between 0 and 1, got 7",)),
         ("run {file} --samples 1000", ("tokens of text", "longer text")),

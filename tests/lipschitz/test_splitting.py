@@ -247,8 +247,8 @@ def test_a_residual_keeps_the_hidden_error():
     large, small = (
         QueryDerivative(SelfAttention(-ONE, ONE, v * ONE, scale=1.0), far_pair.tokens(1e5)) for v in (1e12, 1.0)
     )
-    assert large.hidden > 1e-7 and plus_identity(large).hidden == large.hidden  # exact: copied from the layer
-    assert less(0, plus_identity(small).hidden, 1e-10 * small.hidden)  # 10⁻¹¹ beside 1
+    assert large.own_error > 1e-7 and plus_identity(large).own_error == large.own_error  # exact: copied from the layer
+    assert less(0, plus_identity(small).own_error, 1e-10 * small.own_error)  # 10⁻¹¹ beside 1
     found = spectral_norms(rowwise_jacobian(lambda z: 1e8 * (z * 1e8 - 1e8).sin(), tokens(1.0, 2.0)))
     truth = 1e16 * torch.cos(torch.tensor([0.0, 1e8], dtype=torch.float64)).abs()
     assert at_most(found.lower, truth) and at_most(truth, found.upper)

@@ -18,7 +18,7 @@ MORE = {
     "measure": "'my model' --text 'a file.txt' --layers 0,3 --heads all --lengths 16..64*2 --tokens all,no-first "
     "--tol 1e-5 --max-memory 2G --dtype float64 --trust-remote-code --simultaneous --seed 3 --special-tokens none",
     "bound": "-- -a-name",
-    "layer-attack": "random:gpt2 --budget 0.001,0.1 --touch 3 --attack noise --norm token --tol 0.02",
+    "layer-attack": "random:gpt2 --budget 0.001,0.1 --perturbed-tokens 3 --attack noise --norm token --tol 0.02",
     "token-attack": "minilm --method all --protect none --objective cosine --similarity -0.5",
     "splitting-line": "--a -0.25 --third 0.5 --masses 1,1,2.5 --masked",
     "particles": "sphere --no-sphere --causal --solver-steps 7 --solver rk4 --rtol 1e-07",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import click
@@ -11,6 +12,7 @@ import howsmooth as package
 from howsmooth.cli.main import group
 from howsmooth.questions import QUESTIONS, find_question, question_of, record_error
 from howsmooth.records.lock import only_writer
+from tests import reasons
 
 # Small arguments for each question; "{tiny}" and "{text}" are a tiny model and a text, "{measure}" a file of a measure.
 ARGUMENTS = {
@@ -57,15 +59,15 @@ def test_every_question_has_arguments():
 def test_a_command_writes_what_our_report_reads_and_resumes(name, howsmooth, tiny, text_file, measure, tmp_path):
     lines, sheet, page, plot = (tmp_path / f"a.{ending}" for ending in ("jsonl", "csv", "html", "svg"))
     line = f"{command_of(name)} {ARGUMENTS[name].format(tiny=tiny, text=text_file, measure=measure)} --json {lines}"
-    draws = f"--plot {plot}" if find_question(name).draws else ""
-    ran = howsmooth(f"{line} --csv {sheet} --report {page} {draws}")
+    ran = howsmooth(f"{line} --csv {sheet} --report {page} --plot {plot}")
     assert ran.code == 0, ran.err
     written = lines.read_bytes()
     records = [json.loads(text) for text in written.decode().splitlines()]
     assert records and [record_error(record) for record in records] == [None] * len(records)
     assert len({record["task"] for record in records}) == len(records)
-    assert page.read_text().startswith("<!doctype html>") and len(sheet.read_text().splitlines()) > 1
-    assert not draws or "<svg" in plot.read_text()
+    assert page.read_text().startswith("<!doctype html>") and "<svg" in plot.read_text()
+    with sheet.open(newline="") as stream:
+        assert [row["task"] for row in csv.DictReader(stream)] == [record["task"] for record in records]
 
     again = howsmooth(line)
     assert again.code == 0 and f"{len(records)} " in again.err and "had been in" in again.err
@@ -112,14 +114,24 @@ def test_every_command_that_writes_records_refuses_a_file_that_another_writes(
 def test_records_of_all_questions_are_read_mixed_in_one_file(howsmooth, tiny, text_file, measure, tmp_path):
     mixed, kinds = tmp_path / "mixed.jsonl", set()
     with mixed.open("w") as file:
-        for name in ("measure", "bound", "layer-attack", "regimes", "splitting", "gaussian", "distance", "depth"):
+        for name in QUESTIONS:
             arguments = ARGUMENTS[name].format(tiny=tiny, text=text_file, measure=measure)
             for text in howsmooth(f"{command_of(name)} {arguments} --json -").out.splitlines():
                 file.write(text + "\n")
                 kinds.add(question_of(json.loads(text)))
-    ran = howsmooth(f"report {mixed} --report {tmp_path / 'mixed.html'} --figures {tmp_path / 'figures'}")
+    ran = howsmooth(
+        f"report {mixed} --report {tmp_path / 'mixed.html'} --figures {tmp_path / 'figures'} --tables {tmp_path / 't'}"
+    )
     assert ran.code == 0 and "left out" not in ran.err, ran.err
+    assert kinds == QUESTIONS.keys() - {"weights"}, "whose records are those of particles"
     page = (tmp_path / "mixed.html").read_text()
-    assert len(kinds) == 8 and all(QUESTIONS[name].help in page for name in kinds - {"measure", "bound"})
-    drawn = {path.stem for path in (tmp_path / "figures").iterdir()}
-    assert {"regimes", "splitting", "gaussian", "distance", "depth"} <= drawn
+    drawn_by_script = {"measure", "bound", "worst-case", "ball"}
+    assert all(QUESTIONS[name].help in page for name in kinds - drawn_by_script)
+    assert kinds - {"measure", "bound"} <= {path.stem for path in (tmp_path / "figures").iterdir()}
+    tables = {path.stem for path in (tmp_path / "t").iterdir()}
+    assert {"measurements", "particles", "splitting-copies", "rates"} <= tables
+
+    pytest.importorskip("pyarrow", reason=reasons.extra("pyarrow", "parquet"))
+    found = package.read(mixed)
+    found.save(tmp_path / "mixed.parquet")
+    assert list(package.read(tmp_path / "mixed.parquet")) == list(found)  # exact: copied from the file

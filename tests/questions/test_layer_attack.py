@@ -84,7 +84,7 @@ def test_the_command_resumes(howsmooth, tiny, text_file, tmp_path):
     line = f"attack model {tiny} --text {text_file} --lengths 6 --attack noise --json {lines}"
     assert howsmooth(f"{line} --budget 0.1").code == 0
     before = lines.read_text()
-    again = howsmooth(f"{line} --budget 0.1,0.2 --touch 6")
+    again = howsmooth(f"{line} --budget 0.1,0.2 --perturbed-tokens 6")
     assert again.code == 0 and "had been" not in again.err  # another set of perturbations
     again = howsmooth(f"{line} --budget 0.1,0.2")
     assert again.code == 0 and "1 attack had been in" in again.err

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attack.feature.problem import FeatureProblem, Target, count_perturbed_tokens
-from howsmooth.attack.feature.result import FeatureAttack, evaluate, load_attack
+from howsmooth.attack.feature.result import ABOVE_ROUNDING, FeatureAttack, evaluate, load_attack
 from howsmooth.attack.objectives import (
     FEATURE_OBJECTIVES,
     TEXT_OBJECTIVES,
@@ -100,8 +100,8 @@ def verify_features(
     )
     for name in COMPARED_FIELDS:
         before, now = getattr(reported, name), getattr(found, name)
-        tolerance = FEATURE_TOLERANCE * abs(before) if reported.status == "fine" else abs(before)
-        if reported.status == "fine" and name == "attacked":
+        tolerance = FEATURE_TOLERANCE * abs(before) if reported.status == ABOVE_ROUNDING else abs(before)
+        if reported.status == ABOVE_ROUNDING and name == "attacked":
             tolerance = max(tolerance, 1e-6)
         if not abs(before - now) <= tolerance:
             wrong.append(f"{name}: {before:.8g} reported, {now:.8g} found")

@@ -119,9 +119,9 @@ class AttentionJacobian(LinearOperator):
         largest = float(normaliser[..., 0].abs().max())
         if self.dtype == torch.float64 and reference is None:  # elsewhere a reference or moved tokens show cancellation
             largest = max(largest, _size_of_terms(a, x, q, k))
-        self.hidden = 4 * self.roundoff * largest
+        self.own_error = 4 * self.roundoff * largest
         without_reference = self.dtype == torch.float64 or (product_dtype is not None and not self.rounded)
-        if self.hidden >= 1 and without_reference:
+        if self.own_error >= 1 and without_reference:
             raise InputError(
                 f"expected scores with correct digits in {product_dtype or self.dtype}, got scores or terms of "
                 f"{largest:.1e}, whose rounding errors exceed 1; use smaller tokens or weights"

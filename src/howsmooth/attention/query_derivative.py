@@ -59,7 +59,7 @@ class QueryDerivative(LinearOperator):
             batch=(len(self.tokens),),
             held=self.factors.numel() * x.element_size(),
         )
-        self.hidden = 4 * self.roundoff * error
+        self.own_error = 4 * self.roundoff * error
 
     @torch.no_grad()
     def matvec(self, v: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class QueryDerivative(LinearOperator):
     def at(self, tokens: Tensor) -> QueryDerivative:
         """Return the operators of some of the tokens, with the same factors."""
         chosen = QueryDerivative(self.attention, self.x, tokens, factors=self.factors)
-        chosen.hidden = self.hidden
+        chosen.own_error = self.own_error
         return chosen
 
     @torch.no_grad()

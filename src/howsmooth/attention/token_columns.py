@@ -61,7 +61,7 @@ class TokenColumns(LinearOperator):
             self.all_values = self._of_heads(v[0]) @ self.w_out.mT  # (h, n, d_out)
             self.outputs = (o[0] @ self.w_out.mT).transpose(0, 1).contiguous()
             largest = float(self.scaled.norm(dim=-1).max()) * float(k.norm(dim=-1).max())
-        self.hidden = max(jacobian.hidden, 4 * self.roundoff * largest)
+        self.own_error = max(jacobian.own_error, 4 * self.roundoff * largest)
         self._reference: list[TokenColumns] = []
         self._select(torch.arange(self.n, device=x.device) if tokens is None else tokens.to(x.device))
 

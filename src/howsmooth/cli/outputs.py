@@ -163,6 +163,7 @@ class RecordFile:
         self.notes: list[str] = []
         self._stream: TextIO | None = None
         self._columns: list[str] = []
+        self._rows: list[Record] = []  # of a CSV file, written again when a record has further fields
         if path != "-":
             check_writable(Path(path), option)
         self._read_existing = read_existing
@@ -187,16 +188,29 @@ class RecordFile:
             return
         if self._stream is None:
             self._stream = self._open()
-            self._columns = [name for name in record if name not in PER_TOKEN]
-            if self.format == "csv":
-                self._stream.write(csv_line(self._columns) + "\n")
         if self.format == "json":
-            line = sealed_line(record)
+            self._stream.write(sealed_line(record) + "\n")
         else:
-            line = csv_line([record.get(column) for column in self._columns])
-        self._stream.write(line + "\n")
+            self._write_row(record)
         self._stream.flush()
         self.count += 1
+
+    def _write_row(self, record: Record) -> None:
+        """Write a row; further fields are further columns of all rows, where the file can be written again."""
+        assert self._stream is not None
+        further = [name for name in record if name not in PER_TOKEN and name not in self._columns]
+        rewritable = self.path != "-" and self._stream.seekable()
+        if further and (rewritable or not self._columns):
+            self._columns += further
+            if self._rows:
+                self._stream.seek(0)  # more columns make each line longer, so nothing of the old ones is left
+            rows = [*self._rows, record]
+            self._stream.write(csv_line(self._columns) + "\n")
+        else:
+            rows = [record]
+        for row in rows:
+            self._stream.write(csv_line([row.get(column) for column in self._columns]) + "\n")
+        self._rows.append(record)
 
     def _open(self) -> TextIO:
         if self.path == "-":

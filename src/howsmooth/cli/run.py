@@ -150,10 +150,7 @@ class CommandRun:
             self.interrupted = True
 
     def _write(self, record: Record) -> None:
-        first = self.records[0] if self.records else record
         for file in self.files:
-            if file.format == "csv" and record.get("kind") != first.get("kind"):
-                continue  # the columns are those of the first kind of record
             with self.defer_write_errors(file.path, file.option):
                 file.write(record)
 

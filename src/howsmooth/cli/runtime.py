@@ -75,7 +75,7 @@ def name_options(message: str, params: Sequence[click.Parameter]) -> str:
     """Return an error message of the library with the options of the command in place of arguments of functions.
 
     Only what is to be done, after the first semicolon, can name an argument. A message that names the option already
-    is for both readers and stays as it is.
+    is for both readers and stays as it is, and so does one about the keys of a file.
 
     Example:
         >>> params = [click.Option(["--max-memory", "max_memory"]), click.Option(["--normalise"], is_flag=True)]
@@ -84,6 +84,8 @@ def name_options(message: str, params: Sequence[click.Parameter]) -> str:
         >>> name_options("expected weights that sum to 1, got 2; pass normalise=True to divide by it", params)
         'expected weights that sum to 1, got 2; pass --normalise to divide by it'
     """
+    if "unknown key" in message:
+        return message
     problem, semicolon, remedy = message.partition("; ")
     for param in params:
         if not isinstance(param, click.Option) or not param.name or param.opts[0] in message:

@@ -147,11 +147,11 @@ def plus_identity(operator: LinearOperator) -> LinearOperator:
         held=operator.held,
         perturbed=perturbed,
     )
-    # `hidden` is relative to ‖J‖. If J is small, it is small relative to ‖I + J‖; a random product estimates ‖J‖.
+    # `own_error` is relative to ‖J‖. If J is small, it is small relative to ‖I + J‖; a random product estimates ‖J‖.
     signs = torch.randn(*operator.batch, operator.shape[1], generator=torch.Generator().manual_seed(0)).sign()
     size = float(operator.matvec(signs.to(operator.device, operator.dtype)).norm(dim=-1).max())
     result.copy_rounding(operator)
-    result.hidden = operator.hidden * min(1.0, 2 * size)
+    result.own_error = operator.own_error * min(1.0, 2 * size)
     return result
 
 

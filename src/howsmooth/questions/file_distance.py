@@ -56,7 +56,7 @@ class FileDistanceSpec(Spec):
     @model_validator(mode="after")
     def _check_files(self) -> FileDistanceSpec:
         if self.files is None:
-            raise ValueError("expected files of two measures, got none; give --files FILE FILE")
+            raise ValueError("expected files of two measures, got none; give both as files (--files FILE FILE)")
         return self
 
     @property

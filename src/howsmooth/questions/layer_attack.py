@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
+from howsmooth.attack.norms import NORMS
 from howsmooth.lazy import deferred
 from howsmooth.questions.artefacts import FolderName, file_name, make_artefact_folder
 from howsmooth.questions.fields import Steps, names, numbers, option, whole
@@ -60,11 +61,12 @@ class FeatureAttackSpec(ModelSpec):
         ),
     ] = (0.01,)
     norm: Annotated[
-        Literal["frobenius", "token"], option("Whether the budget is for all tokens together, or for each token.")
+        Literal[*NORMS],  # type: ignore[valid-type]  # the names of the registry
+        option(f"Whether the budget is for {' or for '.join(norm.about for norm in NORMS.values())}."),
     ] = "frobenius"
-    perturbed_tokens: Annotated[
-        int | None, whole(), option("Perturb at most this many tokens.", metavar="COUNT", flag="--touch")
-    ] = None
+    perturbed_tokens: Annotated[int | None, whole(), option("Perturb at most this many tokens.", metavar="COUNT")] = (
+        None
+    )
     attacks: Annotated[
         tuple[str, ...],
         names(tuple(ATTACKS)),
@@ -196,7 +198,7 @@ def _unit(spec: FeatureAttackSpec, target: Target) -> float:
     import torch
 
     norm = float(torch.linalg.vector_norm(target.x, dtype=torch.float64))
-    return norm / target.n**0.5 if spec.norm == "token" else norm
+    return NORMS[spec.norm].unit(norm, target.n)
 
 
 def _objective(spec: FeatureAttackSpec, model: Model) -> FeatureObjective:
@@ -253,7 +255,9 @@ class Baselines:
 
 def caveats(records: Sequence[Fields]) -> Iterator[str]:
     """Yield a line about attacks whose change of the output may be rounding, or overflowed."""
-    unreliable = [record["status"] for record in records if record["status"] != "fine"]
+    from howsmooth.attack.feature.result import ABOVE_ROUNDING
+
+    unreliable = [record["status"] for record in records if record["status"] != ABOVE_ROUNDING]
     if unreliable:
         yield (
             f"warning: {len(unreliable)} of {len(records)} attacks have no reliable change of the output "
@@ -266,6 +270,8 @@ QUESTION = Question(
     records=(LayerAttack,),
     answer=answer,
     tables=deferred("howsmooth.report.attack_tables:feature_tables"),
+    charts=deferred("howsmooth.report.attack_charts:feature_charts"),
+    plots="gains against the budget",
     about="Perturb the features that enter a layer, to change its output; compare the gain of each attack with σ₁, "
     "with random noise and with the certificate.",
     noun="attack",

@@ -15,7 +15,7 @@ from howsmooth.questions.spec import Indices, Lengths, ModelChoice, Models, Mode
 from howsmooth.records.schema import Count, ModelRecord
 
 if TYPE_CHECKING:
-    from howsmooth.attack.tokens import Limits, SentenceSimilarity, TextObjective
+    from howsmooth.attack.tokens import EditLimits, SentenceSimilarity, TextObjective
     from howsmooth.models import Model
     from howsmooth.questions.inputs import Inputs
     from howsmooth.questions.work import Work
@@ -221,11 +221,11 @@ def _objective(spec: TokenAttackSpec, layer: int | None) -> TextObjective:
     return OBJECTIVES[spec.objective](**{name: value for name, value in settings.items() if value is not None})
 
 
-def _limits(spec: TokenAttackSpec) -> Limits:
-    from howsmooth.attack.tokens import Limits
+def _limits(spec: TokenAttackSpec) -> EditLimits:
+    from howsmooth.attack.tokens import EditLimits
 
     protected = () if isinstance(spec.protect, str) else spec.protect
-    return Limits(edits=spec.edits, allow=spec.allow, protected=protected, similarity=spec.similarity)
+    return EditLimits(edits=spec.edits, allow=spec.allow, protected=protected, similarity=spec.similarity)
 
 
 def caveats(records: Sequence[Fields]) -> Iterator[str]:
@@ -239,6 +239,8 @@ QUESTION = Question(
     records=(TokenAttackRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.attack_tables:token_tables"),
+    charts=deferred("howsmooth.report.attack_charts:token_charts"),
+    plots="what each attack attained against its calls",
     about="Attack texts by editing a few real tokens; methods are compared at equal numbers of edits and model calls."
     "\n\n"
     "    A call is one forward or backward pass of one sequence. Every success is evaluated again from its token ids\n"

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from howsmooth.report.rows import (
+    ACCEPTED_STATUSES,
     confidence_text,
     counted,
     interval,
@@ -159,7 +160,11 @@ def _feature_attacks(records: Sequence[dict[str, Any]]) -> Table:
                 "left",
                 wrap=False,
             ),
-            Column("gain", lambda r: number(r["gain"]) + (" !" if r["status"] != "fine" else ""), style="bold green"),
+            Column(
+                "gain",
+                lambda r: number(r["gain"]) + (" !" if r["status"] not in ACCEPTED_STATUSES else ""),
+                style="bold green",
+            ),
             Column("σ₁", lambda r: number(r["sigma"]["value"]), style="dim"),
             Column("of σ₁", lambda r: _share(r["gain"], r["sigma"]["value"])),
             Column(

@@ -131,7 +131,7 @@ def record_tables(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
         if record["kind"] not in DRAWN_BY_THE_SCRIPT:
             kinds.setdefault(record["kind"], []).append(record)
     return {
-        kind.replace(" ", "-") + "s": Table.of_fields(group, _flat_fields(group, hidden))
+        kind.replace(" ", "-").removesuffix("s") + "s": Table.of_fields(group, _flat_fields(group, hidden))
         for kind, group in kinds.items()
     }
 

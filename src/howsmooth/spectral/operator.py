@@ -77,7 +77,7 @@ class LinearOperator:
         reference_itemsize: Bytes per number in the operator that `precise` returns; 0 if there is none.
         reference_bytes: Bytes that the operator returned by `precise` keeps between products.
         roundoff: Unit of rounding of the products; larger than that of the vectors if products are rounded further.
-        hidden: A relative error of the operator itself, however it is applied.
+        own_error: A relative error of the operator itself, however it is applied.
         casts: Whether J is computed with casts to a coarser dtype, whose effect `perturbed` shows.
         is_same_in_float64: Whether `precise` is this operator up to rounding. A function that is run in float64 may
             compute other constants than in its own dtype; the interval then contains both norms.
@@ -106,7 +106,7 @@ class LinearOperator:
         self.workspace, self.held = int(workspace), int(held)
         self.reference_itemsize = 0 if dtype == torch.float64 else 8
         self.reference_bytes = 0 if dtype == torch.float64 else 8 * self.held // torch.finfo(dtype).bits * 8
-        self.roundoff, self.hidden, self.casts = product_roundoff(self.dtype, self.device), 0.0, False
+        self.roundoff, self.own_error, self.casts = product_roundoff(self.dtype, self.device), 0.0, False
         self.whole: LinearOperator | None = None
         self.is_same_in_float64 = True
         self.has_gram = False
@@ -141,7 +141,7 @@ class LinearOperator:
 
     def copy_rounding(self, other: LinearOperator) -> None:
         """Copy what describes its rounding from the operator that this one is made of."""
-        self.roundoff, self.hidden, self.casts = other.roundoff, other.hidden, other.casts
+        self.roundoff, self.own_error, self.casts = other.roundoff, other.own_error, other.casts
         self.is_same_in_float64 = other.is_same_in_float64
 
     def dense(self) -> Float[Tensor, "*batch rows cols"]:

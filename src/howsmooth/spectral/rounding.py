@@ -43,7 +43,7 @@ MAX_PROBES = 6
 
 def allowance(operator: LinearOperator) -> float:
     """Return the relative error allowed to a product where no reference measures it."""
-    return math.sqrt(sum(operator.shape)) * operator.roundoff + operator.hidden
+    return math.sqrt(sum(operator.shape)) * operator.roundoff + operator.own_error
 
 
 def moved(x: Tensor, unit: float) -> Tensor:

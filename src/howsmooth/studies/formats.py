@@ -5,7 +5,6 @@ A file is written under a temporary name and renamed when it is complete.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,7 +23,6 @@ from howsmooth.records import (
     csv_line,
     flat_cell,
     json_line,
-    parse_json,
     read_lines,
     records_stdout,
     sealed_line,
@@ -36,7 +34,7 @@ from howsmooth.studies.store import Store
 FORMATS = {".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
 _SQLITE, _PARQUET = b"SQLite format 3\0", b"PAR1"
 _ROWS_PER_BATCH = 10_000
-_NESTED = {b"howsmooth": b"json"}  # marks a Parquet column whose cells are JSON
+_WHOLE = "json"  # the Parquet column of whole records; the others are for readers that are not howsmooth
 
 
 Records = Callable[[], Iterable[dict[str, Any]]]  # iterates anew at each call
@@ -240,25 +238,20 @@ def _write_lines(records: Records, stream: TextIO, form: str) -> int:
 
 def _write_parquet(records: Records, path: Path) -> int:
     pa, pq = _pyarrow()
-    schema = pa.schema(
-        [
-            pa.field(name, _arrow(pa, types), metadata=_NESTED if types & {dict, list, tuple} else None)
-            for name, types in _columns(records).items()
-        ]
-    )
+    columns = [pa.field(name, _arrow(pa, types)) for name, types in _columns(records).items()]
+    schema = pa.schema([*columns, pa.field(_WHOLE, pa.string())])
     count, rows = 0, iter(records())
     with pq.ParquetWriter(path, schema) as writer:
         while batch := list(islice(rows, _ROWS_PER_BATCH)):
-            cells = {name: [_cell(row.get(name), schema.field(name)) for row in batch] for name in schema.names}
+            cells = {column.name: [_cell(row.get(column.name), column) for row in batch] for column in columns}
+            cells[_WHOLE] = list(map(sealed_line, batch))
             writer.write_table(pa.table(cells, schema=schema))
             count += len(batch)
     return count
 
 
 def _cell(value: Any, column: Any) -> Any:
-    """Return a value as its column stores it: JSON if the column is nested, None for numbers that are not finite."""
-    if column.metadata == _NESTED:
-        return None if value is None else json.dumps(value, ensure_ascii=False)
+    """Return a value as its column stores it: lists as JSON, None for numbers that are not finite."""
     value = flat_cell(value)
     return str(value) if value is not None and str(column.type) == "string" else value
 
@@ -266,12 +259,17 @@ def _cell(value: Any, column: Any) -> Any:
 def _from_parquet(path: Path) -> Iterator[tuple[str, Any]]:
     pa, pq = _pyarrow()
     try:
-        table = pq.read_table(path)
-        rows, nested = table.to_pylist(), [f.name for f in table.schema if f.metadata == _NESTED]
-        for number, row in enumerate(rows, 1):
-            read = {name: parse_json(row[name]) for name in nested if row[name] is not None}
-            # A field that this kind of record does not have is null in its row.
-            yield f"row {number} of {path.name}", {name: read.get(name, cell) for name, cell in row.items()}
+        with pq.ParquetFile(path) as file:
+            if _WHOLE not in file.schema_arrow.names:
+                raise InputError(
+                    f"expected records in the column {_WHOLE}, got none in {path}, which an older version or another "
+                    "program wrote; export the study again, or read its store"
+                )
+            cells = (cell for batch in file.iter_batches(columns=[_WHOLE]) for cell in batch[_WHOLE].to_pylist())
+            for number, cell in enumerate(cells, 1):
+                yield f"row {number} of {path.name}", unsealed(cell)
+    except InputError:
+        raise
     except (pa.ArrowException, ValueError, OSError) as error:
         raise InputError(
             f"expected a Parquet file of records, got {path} ({str(error).splitlines()[0]}); name another one"

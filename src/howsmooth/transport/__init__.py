@@ -3,7 +3,7 @@
 from howsmooth.transport.conditional import ConditionalTransport, conditional_distance
 from howsmooth.transport.files import read_measure
 from howsmooth.transport.measures import TimedMeasure, TokenMeasure, push_forward
-from howsmooth.transport.wasserstein import Plan, Transport, gaussian_wasserstein, wasserstein
+from howsmooth.transport.wasserstein import Transport, TransportPlan, gaussian_wasserstein, wasserstein
 
 __all__ = [
     "TokenMeasure",
@@ -15,5 +15,5 @@ __all__ = [
     "read_measure",
     "Transport",
     "ConditionalTransport",
-    "Plan",
+    "TransportPlan",
 ]

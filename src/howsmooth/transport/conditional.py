@@ -18,7 +18,7 @@ from torch import Tensor
 
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.transport.measures import TimedMeasure, TokenMeasure
-from howsmooth.transport.wasserstein import Plan, Transport, check_exponent, power_mean, wasserstein
+from howsmooth.transport.wasserstein import Transport, TransportPlan, check_exponent, power_mean, wasserstein
 
 # Log weights of a slice that differ by no more than this are equal up to rounding.
 LOG_WEIGHT_TOL = 1e-9
@@ -46,7 +46,7 @@ class ConditionalTransport:
     masses: Tensor
     slices: Tensor
     gap: float
-    plan: Plan | None = None
+    plan: TransportPlan | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return value, exponent, reason, number of slices and gap as plain Python values."""
@@ -99,13 +99,13 @@ def conditional_distance(
             math.inf, p, reason, times, log_weights.exp(), torch.full((len(times),), math.inf), math.nan
         )
     stopped: NotConverged | None = None
-    coupling: Plan | None = None
+    coupling: TransportPlan | None = None
     if mu.n == nu.n == len(times):  # one atom per time: there is a single coupling
         rows, cols = torch.cat(mu_slices), torch.cat(nu_slices)
         distances: Tensor = (mu.points.double()[rows] - nu.points.double()[cols]).norm(dim=1)
         gap = 0.0
         if plan:
-            coupling = Plan(rows, cols, mu.log_weights[rows])
+            coupling = TransportPlan(rows, cols, mu.log_weights[rows])
     else:
         transports: list[Transport] = []
         for i, j in zip(mu_slices, nu_slices, strict=True):
@@ -118,7 +118,7 @@ def conditional_distance(
         gap = max(transport.gap for transport in transports)
         if plan:
             plans = [transport.plan for transport in transports if transport.plan is not None]
-            coupling = Plan(
+            coupling = TransportPlan(
                 torch.cat([i[one.rows] for i, one in zip(mu_slices, plans, strict=True)]),
                 torch.cat([j[one.cols] for j, one in zip(nu_slices, plans, strict=True)]),
                 torch.cat([one.log_mass + log for log, one in zip(log_weights, plans, strict=True)]),

@@ -37,7 +37,7 @@ Second = TypeVar("Second", bound=TokenMeasure)
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class TransportPlan:
     """A coupling of two measures by its nonzero entries.
 
     Attributes:
@@ -99,7 +99,7 @@ class Transport:
     gap: float
     n: int
     m: int
-    plan: Plan | None = None
+    plan: TransportPlan | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return the fields except the plan as plain Python values."""
@@ -194,7 +194,7 @@ def wasserstein(
     value = power_mean(distances, logs, p)
     coupling = None
     if plan:
-        coupling = Plan(*(torch.from_numpy(np.ascontiguousarray(t)) for t in (rows, cols, logs)))
+        coupling = TransportPlan(*(torch.from_numpy(np.ascontiguousarray(t)) for t in (rows, cols, logs)))
         if merged_mu is not mu or merged_nu is not nu:
             coupling = _split_merged(coupling, (mu, merged_mu, mu_group), (nu, merged_nu, nu_group))
     transport = Transport(value, p, method, gap, mu.n, nu.n, coupling)
@@ -304,8 +304,10 @@ def _optimum_by_duality(
 
 
 def _split_merged(
-    plan: Plan, first: tuple[TokenMeasure, TokenMeasure, Tensor], second: tuple[TokenMeasure, TokenMeasure, Tensor]
-) -> Plan:
+    plan: TransportPlan,
+    first: tuple[TokenMeasure, TokenMeasure, Tensor],
+    second: tuple[TokenMeasure, TokenMeasure, Tensor],
+) -> TransportPlan:
     """Return a plan between merged atoms as one between the original atoms, each with its share.
 
     `first` and `second` are each a measure, the merged measure, and the index of the merged atom of each atom.
@@ -322,7 +324,7 @@ def _split_merged(
         rows.append(i.repeat_interleave(len(j)))
         cols.append(j.repeat(len(i)))
         logs.append((log + share).flatten())
-    return Plan(torch.cat(rows), torch.cat(cols), torch.cat(logs))
+    return TransportPlan(torch.cat(rows), torch.cat(cols), torch.cat(logs))
 
 
 def gaussian_wasserstein(mean: Tensor, covariance: Tensor, other_mean: Tensor, other_covariance: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from howsmooth import load
-from howsmooth.attack.tokens import Limits, TargetModel, TextProblem
+from howsmooth.attack.tokens import EditLimits, TargetModel, TextProblem
 from howsmooth.attack.tokens.attack import whole_chunk
 from howsmooth.texts import default_text
 
@@ -43,4 +43,4 @@ def small() -> TargetModel:
 
 
 def problem_of(target, objective, text=SMALL_TEXT, calls=10_000, **limits) -> TextProblem:
-    return TextProblem(target, whole_chunk(target.model, text), objective, Limits(**limits), calls)
+    return TextProblem(target, whole_chunk(target.model, text), objective, EditLimits(**limits), calls)

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from howsmooth import InputError
-from howsmooth.attack.tokens import Edit, Flip, Hidden, Limits, TextProblem, captured_share, invert
+from howsmooth.attack.tokens import Edit, EditLimits, Flip, Hidden, TextProblem, captured_share, invert
 from howsmooth.attack.tokens.attack import whole_chunk
 from howsmooth.attack.tokens.edits import SearchSpace
 from howsmooth.attack.tokens.inversion import input_change
@@ -20,7 +20,7 @@ from .conftest import SMALL_TEXT, TEXT
 
 
 def problem_of(target, text=TEXT, objective=None, **limits) -> TextProblem:
-    return TextProblem(target, whole_chunk(target.model, text), objective or Flip(), Limits(**limits), calls=10_000)
+    return TextProblem(target, whole_chunk(target.model, text), objective or Flip(), EditLimits(**limits), calls=10_000)
 
 
 def test_scores_are_dense_directional_derivatives(decoder):

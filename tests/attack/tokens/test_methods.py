@@ -15,11 +15,11 @@ from howsmooth.attack.tokens import (
     METHODS,
     Cosine,
     Edit,
+    EditLimits,
     Flip,
     Greedy,
     Hidden,
     HotFlip,
-    Limits,
     Probe,
     Random,
     SentenceSimilarity,
@@ -37,7 +37,7 @@ from ...tolerances import assert_close, close, same_record
 from .conftest import NEVER, SMALL_TEXT, TEXT, problem_of
 
 EVERY = [Random(), HotFlip(), Greedy(), Probe(), Singular()]
-SUBSTITUTE = Limits(allow=("substitute",))
+SUBSTITUTE = EditLimits(allow=("substitute",))
 
 
 def singles(problem) -> list[tuple[Edit, ...]]:
@@ -67,7 +67,7 @@ def test_greedy_with_all_calls_is_brute_force(small):
     assert problem.forwards == 1 + len(singles(problem)) and problem.backwards == 0
 
 
-def vars_of(limits: Limits) -> dict:
+def vars_of(limits: EditLimits) -> dict:
     return {"edits": limits.edits, "allow": limits.allow}
 
 
@@ -114,7 +114,7 @@ def test_values_agree_with_their_definitions(decoder):
 
 @pytest.mark.parametrize("method", EVERY, ids=lambda m: m.name)
 def test_calls_are_limited_and_counted(decoder, method):
-    found = attack_text(decoder, TEXT, method, objective=Flip(threshold=NEVER), limits=Limits(edits=2), calls=25)
+    found = attack_text(decoder, TEXT, method, objective=Flip(threshold=NEVER), limits=EditLimits(edits=2), calls=25)
     assert found.calls == found.forwards + found.backwards <= 25
     assert not found.success and 1 <= len(found.edits) <= 2
 
@@ -144,7 +144,7 @@ def test_a_call_is_a_sequence(decoder):
         for method in (Random(), HotFlip(), Greedy(), Probe()):
             seen.update(forward=0, backward=0)
             found = attack_text(
-                decoder, TEXT, method, objective=Flip(threshold=NEVER), limits=Limits(edits=2), calls=17
+                decoder, TEXT, method, objective=Flip(threshold=NEVER), limits=EditLimits(edits=2), calls=17
             )
             assert (found.forwards, found.backwards) == (seen["forward"], seen["backward"]), method.name
     finally:
@@ -154,7 +154,7 @@ def test_a_call_is_a_sequence(decoder):
 @pytest.mark.parametrize("method", EVERY, ids=lambda m: m.name)
 def test_seeds_reproduce_and_saved_attacks_verify(decoder, method):
     first, again = (
-        attack_text(decoder, TEXT, method, limits=Limits(edits=2), calls=30, seed=3).as_record() for _ in range(2)
+        attack_text(decoder, TEXT, method, limits=EditLimits(edits=2), calls=30, seed=3).as_record() for _ in range(2)
     )
     for record in (first, again):
         record.pop("seconds")
@@ -167,7 +167,7 @@ def test_seeds_reproduce_and_saved_attacks_verify(decoder, method):
 
 
 def test_verification_can_fail(decoder):
-    record = attack_text(decoder, TEXT, limits=Limits(edits=1), calls=20).as_record()
+    record = attack_text(decoder, TEXT, limits=EditLimits(edits=1), calls=20).as_record()
     other = {**record, "attacked_ids": record["ids"]}
     assert "the edits do not give the attacked tokens" in verify(decoder, other).wrong
     for key, saved in (("value", record["value"] + 1), ("success", not record["success"])):
@@ -180,7 +180,7 @@ def test_verification_can_fail(decoder):
 @pytest.mark.parametrize("method", EVERY, ids=lambda m: m.name)
 def test_limits_are_respected(target, method):
     chunk = whole_chunk(target.model, TEXT)
-    limits = Limits(edits=3, protected=(-1, 2, 3), similarity=0.05, allow=("substitute", "insert"))
+    limits = EditLimits(edits=3, protected=(-1, 2, 3), similarity=0.05, allow=("substitute", "insert"))
     found = attack_text(target, chunk, method, objective=Hidden(), limits=limits, calls=26)
     matrix = target.embedding.matrix
     for edit in found.edits:
@@ -240,7 +240,7 @@ def test_without_a_permitted_edit_the_text_is_unchanged(decoder, monkeypatch, ob
 )
 def test_bad_limits(settings, message):
     with pytest.raises(InputError, match=message):
-        Limits(**settings)
+        EditLimits(**settings)
 
 
 def test_bad_input(small):
@@ -249,9 +249,9 @@ def test_bad_input(small):
     with pytest.raises(InputError, match="at least 2 tokens, got 1"):
         attack_text(small, "river")
     with pytest.raises(InputError, match="at most 8"):
-        attack_text(small, SMALL_TEXT, limits=Limits(edits=9))
+        attack_text(small, SMALL_TEXT, limits=EditLimits(edits=9))
     with pytest.raises(InputError, match="protected"):
-        attack_text(small, SMALL_TEXT, limits=Limits(protected=(40,)))
+        attack_text(small, SMALL_TEXT, limits=EditLimits(protected=(40,)))
     with pytest.raises(InputError, match="calls"):
         attack_text(small, SMALL_TEXT, calls=1)
     with pytest.raises(InputError, match="direction takes"):
@@ -284,7 +284,7 @@ def test_random_stops_if_no_token_is_allowed(small):
 @pytest.mark.parametrize("method", [Random(), HotFlip(), Greedy(), Singular()], ids=lambda method: method.name)
 def test_methods_refuse_limits_without_their_kinds_of_edits(small, method):
     with pytest.raises(InputError, match=f"{method.name}: expected limits that allow one of substitute, got insert"):
-        attack_text(small, SMALL_TEXT, method, limits=Limits(allow=("insert",)))
+        attack_text(small, SMALL_TEXT, method, limits=EditLimits(allow=("insert",)))
 
 
 def test_cosine_distance_is_not_negative():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from howsmooth.attack.tokens import KL, Cosine, Edit, Flip, HotFlip, Limits, Probe, attack_text
+from howsmooth.attack.tokens import KL, Cosine, Edit, EditLimits, Flip, HotFlip, Probe, attack_text
 from howsmooth.attack.tokens.methods import follow_gradient, ranked_edits
 
 from ...tolerances import assert_close
@@ -18,7 +18,7 @@ def test_a_failed_probe_costs_one_call(decoder, edits):
     words = TEXT.split()
     hotflip, probe = (
         [
-            attack_text(decoder, " ".join(words[i:]), method, limits=Limits(edits=edits), calls=20, seed=i)
+            attack_text(decoder, " ".join(words[i:]), method, limits=EditLimits(edits=edits), calls=20, seed=i)
             for i in range(5)
         ]
         for method in (HotFlip(), Probe())

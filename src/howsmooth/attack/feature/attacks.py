@@ -24,6 +24,7 @@ from torch import Tensor
 
 from howsmooth.attack.checks import check_count, check_size, single_estimate
 from howsmooth.attack.feature.problem import Budget, FeatureProblem
+from howsmooth.attack.norms import NORMS
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import Estimate, local_lipschitz
 
@@ -257,7 +258,7 @@ class SingularDirection(Attack):
         seed = int(torch.randint(2**31, (1,), generator=generator))
         U = self.direction(problem, budget, seed).direction
         candidates = [budget.rescale(U)]
-        if budget.norm == "token":
+        if NORMS[budget.norm].each_token:
             candidates.append(budget.maximise(U))
         return problem.best([sign * e for e in candidates for sign in (1, -1)])
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.attack.checks import check_count, check_size, describe
+from howsmooth.attack.norms import NORMS
 from howsmooth.attack.objectives import FeatureObjective, OutputChange
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
@@ -24,8 +25,6 @@ from howsmooth.lipschitz.local import Map, promote_half
 if TYPE_CHECKING:
     from howsmooth.models import Model
 
-NORMS = ("frobenius", "token")
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -33,7 +32,7 @@ class Budget:
 
     Attributes:
         size: the largest norm.
-        norm: "frobenius" for ‖E‖_F, "token" for max_i |ε_i|.
+        norm: a key of `howsmooth.attack.NORMS`: "frobenius" for ‖E‖_F, "token" for max_i |ε_i|.
         tokens: how many tokens may be perturbed; None for all.
 
     Example:
@@ -56,8 +55,9 @@ class Budget:
 
     def __str__(self) -> str:
         """Return the inequality."""
-        norm = "‖E‖" if self.norm == "frobenius" else "|ε_i|"
-        return f"{norm} ≤ {self.size:.4g}" + ("" if self.tokens is None else f" on {self.tokens} tokens")
+        return f"{NORMS[self.norm].symbol} ≤ {self.size:.4g}" + (
+            "" if self.tokens is None else f" on {self.tokens} tokens"
+        )
 
     def check(self, n: int) -> None:
         """Refuse a number of tokens larger than the length n."""
@@ -69,8 +69,7 @@ class Budget:
 
     def norm_of(self, e: Tensor) -> float:
         """Return the size of a perturbation in the budget's norm."""
-        rows = torch.linalg.vector_norm(e.detach(), dim=-1, dtype=torch.float64)
-        return float(rows.max() if self.norm == "token" else torch.linalg.vector_norm(rows))
+        return NORMS[self.norm].size(e)
 
     def allows(self, e: Tensor, slack: float = 1e-6) -> bool:
         """Return whether a perturbation is within the budget, up to a relative slack for rounding."""
@@ -85,23 +84,15 @@ class Budget:
 
     def rescale(self, e: Tensor) -> Tensor:
         """Return e restricted to its longest rows and rescaled to the size of the budget."""
-        e = self.restrict(e)
-        size = self.norm_of(e)
-        return e * (self.size / size) if size > 0 else e
+        return NORMS[self.norm].rescale(self.restrict(e), self.size)
 
     def maximise(self, gradient: Tensor) -> Tensor:
         """Return the perturbation within the budget with the largest inner product with a gradient."""
-        if self.norm == "frobenius":
-            return self.rescale(gradient)
-        gradient = self.restrict(gradient)
-        rows = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
-        return self.size * gradient / torch.where(rows > 0, rows, 1)
+        return NORMS[self.norm].maximise(self.restrict(gradient), self.size)
 
     def project(self, e: Tensor) -> Tensor:
         """Return the nearest perturbation within the budget."""
-        e = self.restrict(e)
-        size = torch.linalg.vector_norm(e, dim=-1 if self.norm == "token" else None, keepdim=True)
-        return e * (self.size / torch.clamp(size, min=self.size))
+        return NORMS[self.norm].project(self.restrict(e), self.size)
 
     def restrict(self, e: Tensor) -> Tensor:
         """Set all rows of e to zero but the longest ones, as many as may be perturbed."""

@@ -26,6 +26,7 @@ from howsmooth.errors import InputError
 from howsmooth.extras import require
 
 FILE_FORMAT = 1
+ABOVE_ROUNDING = "above rounding"  # the status of a change that can be relied on
 MIN_ROUNDING_UNITS = 100  # a smaller change may be mostly rounding
 NUMBERS = ("spent", "touched", "change", "gain", "clean", "attacked", "calls", "seconds", "seed", "status")
 
@@ -49,7 +50,7 @@ class FeatureAttack(Displayed):
         seed: the seed of the attack.
         dtype: the dtype of the tokens.
         status: "rounding" if the change is so small that it may be mostly rounding, "not finite" if the map overflows
-            at the perturbed tokens, else "fine".
+            at the perturbed tokens, else "above rounding".
         n: the number of tokens, after an edit if there was one.
         origin: where the target comes from, see `Target`.
         facts: further facts about the attacked output, such as flipped tokens.
@@ -147,7 +148,7 @@ def evaluate(
         scale = float(torch.linalg.vector_norm(objective.coordinates(problem.clean), dtype=torch.float64))
     spent = float(torch.linalg.vector_norm(e, dtype=torch.float64))
     above_rounding = change > MIN_ROUNDING_UNITS * torch.finfo(target.dtype).eps * scale
-    status = "not finite" if not math.isfinite(change) else "fine" if above_rounding else "rounding"
+    status = "not finite" if not math.isfinite(change) else ABOVE_ROUNDING if above_rounding else "rounding"
     return FeatureAttack(
         attack=attack,
         objective=objective.as_record(),

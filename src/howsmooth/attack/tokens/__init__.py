@@ -3,7 +3,7 @@
 from howsmooth.attack.objectives import KL, Cosine, Flip, Hidden, TextObjective
 from howsmooth.attack.objectives import TEXT_OBJECTIVES as OBJECTIVES
 from howsmooth.attack.tokens.attack import TokenAttack, attack_text
-from howsmooth.attack.tokens.edits import Edit, Limits, SearchSpace, SentenceSimilarity, apply
+from howsmooth.attack.tokens.edits import Edit, EditLimits, SearchSpace, SentenceSimilarity, apply
 from howsmooth.attack.tokens.inversion import Inversion, Singular, captured_share, invert
 from howsmooth.attack.tokens.methods import Greedy, HotFlip, Method, Probe, Random
 from howsmooth.attack.tokens.problem import TargetModel, TextProblem
@@ -16,7 +16,7 @@ __all__ = [
     "attack_text",
     "TokenAttack",
     "TargetModel",
-    "Limits",
+    "EditLimits",
     "SentenceSimilarity",
     "Edit",
     "apply",

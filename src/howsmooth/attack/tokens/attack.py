@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.attack.checks import check_seed
 from howsmooth.attack.objectives import Flip, TextObjective
-from howsmooth.attack.tokens.edits import Edit, Limits, SentenceSimilarity
+from howsmooth.attack.tokens.edits import Edit, EditLimits, SentenceSimilarity
 from howsmooth.attack.tokens.methods import Method, Probe
 from howsmooth.attack.tokens.problem import Candidate, TargetModel, TextProblem
 from howsmooth.display import Displayed
@@ -100,7 +100,7 @@ def attack_text(
     method: Method | None = None,
     *,
     objective: TextObjective | None = None,
-    limits: Limits | None = None,
+    limits: EditLimits | None = None,
     calls: int = DEFAULT_CALLS,
     seed: int = 0,
     similarity: SentenceSimilarity | None = None,
@@ -126,7 +126,7 @@ def attack_text(
     """
     check_seed("attack_text", seed)
     target = model if isinstance(model, TargetModel) else TargetModel(model)
-    method, objective, limits = method or Probe(), objective or Flip(), limits or Limits()
+    method, objective, limits = method or Probe(), objective or Flip(), limits or EditLimits()
     method.check(limits)
     chunk = text if isinstance(text, TokenChunk) else whole_chunk(target.model, text)
     began = time.perf_counter()

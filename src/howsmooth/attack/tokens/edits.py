@@ -1,9 +1,9 @@
 """Edits of a text, and the limits of an attack on tokens.
 
 An edit substitutes a token, inserts one before it, or duplicates it. Positions are those of the original text, with at
-most one edit at each, so that edits commute and can be shown next to it. `Limits` restrict the number, kinds, positions
-and tokens of edits. Only tokens that can occur in a text may be written. A second model may check that the edited text
-is still similar to the original (`SentenceSimilarity`).
+most one edit at each, so that edits commute and can be shown next to it. `EditLimits` restrict the number, kinds,
+positions and tokens of edits. Only tokens that can occur in a text may be written. A second model may check that the
+edited text is still similar to the original (`SentenceSimilarity`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _checked(ids: Sequence[int], edits: Iterable[Edit]) -> list[Edit]:
 
 
 @dataclass(frozen=True)
-class Limits:
+class EditLimits:
     """What edits an attack may make.
 
     Attributes:

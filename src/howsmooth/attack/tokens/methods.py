@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from howsmooth.attack.tokens.edits import KINDS, Edit, Limits, SearchSpace, positions_after
+from howsmooth.attack.tokens.edits import KINDS, Edit, EditLimits, SearchSpace, positions_after
 from howsmooth.attack.tokens.problem import MAX_BATCH, Candidate, TextProblem
 from howsmooth.errors import InputError
 
@@ -137,7 +137,7 @@ class Method:
         """Search until a success, or until no call is left."""
         raise NotImplementedError
 
-    def check(self, limits: Limits) -> None:
+    def check(self, limits: EditLimits) -> None:
         """Refuse limits that allow none of the kinds of edits that this method makes."""
         if not set(self.kinds) & set(limits.allow):
             raise InputError(

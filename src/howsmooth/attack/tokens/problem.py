@@ -18,7 +18,7 @@ from howsmooth.attack.checks import check_count
 from howsmooth.attack.objectives import TextObjective
 from howsmooth.attack.tokens.edits import (
     Edit,
-    Limits,
+    EditLimits,
     SearchSpace,
     apply,
     positions_after,
@@ -112,7 +112,7 @@ class TextProblem:
         target: TargetModel,
         chunk: TokenChunk,
         objective: TextObjective,
-        limits: Limits,
+        limits: EditLimits,
         calls: int,
         similarity: SentenceSimilarity | None = None,
     ) -> None:
