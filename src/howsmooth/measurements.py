@@ -6,6 +6,7 @@ All return `Measurements`: records with their growth laws, tables, figure, page 
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -404,7 +405,7 @@ def _plan_with_model(question: str, spec_type: Any, model: Any, text: Any, field
         loaded = model if isinstance(model, Model) else load(model, **loading, **objects)
     spec, notes = adapt_to_model(loaded, corpora, spec)
     for note in notes:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(note, stacklevel=_stack_level())
     return prepare_model(spec, loaded, next(iter(corpora), None), from_files=from_files)
 
 
@@ -441,6 +442,14 @@ def _as_corpus(text: str | os.PathLike[str] | Corpus | None) -> Corpus | None:
     if isinstance(text, str) and is_text_itself(text):
         return read_corpus(STRING + text)
     return text if isinstance(text, Corpus) else None
+
+
+def _stack_level() -> int:
+    """Return the `stacklevel` with which a warning of the function that calls this one names the line of the user."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _to_plain(value: Any) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 
 import pytest
 
 import howsmooth as package
 from howsmooth.questions import QUESTIONS, find_question
+from howsmooth.questions.command_line import command_line
 from howsmooth.questions.spec import spec_of
 from howsmooth.studies.plan import prepare
 
@@ -35,6 +37,11 @@ def test_a_string_is_a_text_and_records_say_which(howsmooth, tiny, tmp_path):
     # Another text of the same name and number of tokens, even if its first chunk is the same, is another text.
     howsmooth("measure", tiny, "--string", OTHER, "--lengths", "6", "--samples", "1", "--json", str(path))
     assert len(read(path)) == 4
+
+
+def test_the_command_of_a_string_gives_the_string(tiny):
+    spec = spec_of({"models": [tiny], "texts": ["string:" + SHORT], "lengths": [6]})
+    assert shlex.split(command_line(spec))[3:5] == ["--string", SHORT]
 
 
 def test_python_tells_a_text_from_the_name_of_one(tiny, tmp_path, monkeypatch):
@@ -68,9 +75,9 @@ def test_default_lengths_and_samples_are_those_that_there_are(howsmooth, tiny, t
     """The model has 64 positions; the text has 400 tokens, or 100, or 12."""
     for text, message, sizes in (
         (["--text", text_file], "tiny-gpt2.* has 64 positions: without n = 128, 256", {32: 4, 64: 4}),
-        (["--string", " ".join([SHORT] * 8)], "and the given text has 96 tokens: .*3 of 4 samples at n = 32, 1 of 4",
+        (["--string", " ".join([SHORT] * 8)], "and the given text has 96 tokens: .*3 of 4 samples at n = 32; 1 of 4",
          {32: 3, 64: 1}),
-        (["--string", SHORT], "the given text has 12 tokens: n = 12 in place of 32, 64, 128, 256, 1 of 4", {12: 1}),
+        (["--string", SHORT], "the given text has 12 tokens: n = 12 in place of 32, 64, 128, 256; 1 of 4", {12: 1}),
         (["--string", SHORT, "--lengths", "3,4"], "12 tokens: 3 of 4 samples at n = 4", {3: 4, 4: 3}),
         (["--string", SHORT, "--samples", "2"], "12 tokens: n = 6 in place of 32, 64, 128, 256$", {6: 2}),
     ):  # fmt: skip
@@ -87,6 +94,20 @@ def test_default_lengths_and_samples_are_those_that_there_are(howsmooth, tiny, t
         assert f": {sum(sizes.values())} estimates (" in result.err or sum(sizes.values()) == 1
 
 
+def test_the_text_that_is_too_short_is_named(tiny, tmp_path):
+    """Of two texts, and of a text that is cut into documents."""
+    lines: list[str] = []
+    (tmp_path / "long.txt").write_text(" ".join([SHORT] * 20))
+    (tmp_path / "other.txt").write_text(SHORT)
+    common = {"models": [tiny], "texts": [str(tmp_path / "long.txt")], "engine": {"workers": 0}}
+    prepare(
+        spec_of({"question": "distance", "other": str(tmp_path / "other.txt"), **common}), log=lines.append, timed=False
+    )
+    assert lines[-1] == "note: other.txt has 12 tokens: n = 12 in place of 64"
+    prepare(spec_of({"cutting": "documents", "lengths": [8], **common}), log=lines.append, timed=False)
+    assert lines[-1] == "note: the documents of long.txt are too short or too few: 1 of 4 samples"
+
+
 def test_typed_lengths_beyond_the_positions_are_refused_before_loading(howsmooth, tiny):
     result = howsmooth(f"measure {tiny} --lengths 32,65")
     assert result.code == 2 and "expected lengths of at most 64 tokens" in result.err and "loading" not in result.err
@@ -95,7 +116,10 @@ def test_typed_lengths_beyond_the_positions_are_refused_before_loading(howsmooth
 def test_python_warns_once(tiny):
     with pytest.warns(UserWarning, match="n = 12 in place of 32, 64, 128, 256") as caught:
         found = package.measure(tiny, SHORT, layers=[0])
-    assert len(caught) == 1 and [record["n"] for record in found] == [12]
+    assert len(caught) == 1 and [record["n"] for record in found] == [12] and caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="n = 12 in place of") as caught:
+        package.ask("measure", tiny, SHORT, layers=[0])
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("question", [name for name in QUESTIONS if find_question(name).asks_models])

@@ -57,6 +57,11 @@ class TextInputs:
             check_positions(model.name, model.positions, n)
             self.cutter.check(n, samples)
 
+    @property
+    def cutters(self) -> list[Cutter]:
+        """The cutters of all texts."""
+        return [self.cutter]
+
     def fitted(self, n: int, samples: int) -> tuple[int, int]:
         """Return the length and the number of samples that there are, where a text may be shorter than asked for.
 
@@ -123,6 +128,11 @@ class PairInputs(TextInputs):
         each = spec.model_copy(update={"samples": 2 if other is None else 1})
         super().__init__(model, corpus, each)
         self.other = None if other is None else TextInputs(model, other, each)
+
+    @property
+    def cutters(self) -> list[Cutter]:
+        """The cutters of all texts."""
+        return [self.cutter] if self.other is None else [self.cutter, self.other.cutter]
 
     def chunk(self, n: int, sample: int) -> TokenChunk:
         """Return the chunk of n tokens of one of the two texts."""
@@ -396,7 +406,7 @@ def fit_lengths(model: Model, corpora: Sequence[Corpus], spec: ModelSpec) -> tup
         >>> from howsmooth.texts.corpora import read_corpus
         >>> fitted, notes = fit_lengths(load("minilm"), [read_corpus("string:It rained all day.")], spec_of({}))
         >>> fitted.lengths, notes
-        ((7,), ['the given text has 7 tokens: n = 7 in place of 32, 64, 128, 256, 1 of 4 samples'])
+        ((7,), ['the given text has 7 tokens: n = 7 in place of 32, 64, 128, 256; 1 of 4 samples'])
     """
     if spec.inputs not in ("text", "ids") or {"lengths", "samples"} <= spec.model_fields_set:
         return spec, []
@@ -435,8 +445,11 @@ def _fitting_notes(model: Model, found: Sequence[Inputs], spec: ModelSpec, lengt
     is_shorter = bool(texts) and max(lengths) < max(possible)
     reasons = [f"{model.name} has {model.positions} positions"] * (max(spec.lengths) > max(possible) and not is_shorter)
     if is_shorter or min(samples.values()) < spec.samples:
-        few = min(texts, key=lambda inputs: inputs.cutter.tokens).cutter
-        reasons.append(f"{corpus_name(few.corpus.name)} has {few.tokens + few.special_count:,} tokens")
+        cutters = (cutter for inputs in texts for cutter in inputs.cutters)
+        few = min(cutters, key=lambda cutter: len(cutter.corpus.content))
+        name = corpus_name(few.corpus.name)
+        count = few.tokens + few.special_count if few.rule != "documents" else 0
+        reasons.append(f"{name} has {count:,} tokens" if count else f"the documents of {name} are too short or too few")
     changes = []
     if not set(lengths) <= set(spec.lengths):
         changes.append(f"n = {lengths[0]} in place of {', '.join(map(str, spec.lengths))}")
@@ -447,7 +460,7 @@ def _fitting_notes(model: Model, found: Sequence[Inputs], spec: ModelSpec, lengt
         changes.append(f"{samples[lengths[0]]} of {spec.samples} samples")
     elif fewer:
         changes += [f"{count} of {spec.samples} samples at n = {n}" for n, count in fewer.items()]
-    return [f"{' and '.join(reasons)}: {', '.join(changes)}"] if changes else []
+    return [f"{' and '.join(reasons)}: {'; '.join(changes)}"] if changes else []
 
 
 def inputs_of(model: Model, corpus: Corpus | None, spec: ModelSpec) -> Inputs:
