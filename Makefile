@@ -8,6 +8,7 @@
 #   make test-random  the tests that draw at random, with SEEDS=100 seeds each, a few hours
 #   make test-stress  the suite under disturbances; STRESS="busy threads-8+shuffled" and TESTS=tests/cli choose
 #   make docs         builds the site into site/, strictly
+#   make test-install builds the wheel and installs it in empty environments, with each extra alone; needs the network
 #   make notebooks    executes the notebooks and stores their outputs in them
 # Where there is a GPU, with a torch that knows it:
 #   make test-gpu VENV=…   the kernels on the GPU, in several processes
@@ -36,7 +37,7 @@ $(shell rm -f $(VENV)/.made $(VENV)/.ready-*)
 endif
 endif
 
-.PHONY: demo test coverage check lint format types unit test-stress test-random docs notebooks test-gpu versions browser setup clean
+.PHONY: demo test test-install coverage check lint format types unit test-stress test-random docs notebooks test-gpu versions browser setup clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready-demo
@@ -66,6 +67,9 @@ unit: $(VENV)/.ready-test
 
 test-stress: $(VENV)/.ready-test browser
 	$(BIN)/python -m tests.stress $(if $(STRESS),--runs "$(STRESS)") $(TESTS)
+
+test-install: $(VENV)/.ready-test
+	$(BIN)/python -m tests.install
 
 test-random: $(VENV)/.ready-test
 	$(BIN)/python -m tests.stress --runs threads-1 --seeds $(or $(SEEDS),100) -mrandom $(TESTS)

@@ -27,6 +27,7 @@ def device_file(path: str) -> str:
     return f"needs {path}, and this system has none: run it on Linux"
 
 
+HATCHLING = "needs hatchling for the build of a wheel, and pip cannot fetch it: run it with the network"
 MATPLOTLIB = extra("matplotlib", "plot")
 GRADIO = extra("gradio", "explore")
 GGUF = extra("gguf", "gguf")

@@ -15,15 +15,15 @@ def found(tmp_path_factory) -> howsmooth.Measurements:
     return howsmooth.measure(model, TEXT, layers=[0, 1], lengths=[4, 6], samples=2)
 
 
-def test_there_are_four_numbers_for_each_map_and_length(found):
+def test_there_are_five_numbers_for_each_map_and_length(found):
     values = found.scalars()
-    assert len(values) == 2 * 2 * 4 and all(name.startswith("howsmooth/lipschitz/layer_") for name in values)
+    assert len(values) == 2 * 2 * 5 and all(name.startswith("howsmooth/lipschitz/layer_") for name in values)
     of_map = [record for record in found if (record["layer"], record["n"]) == (1, 6)]
-    largest = max(of_map, key=lambda record: record["value"])
     at = "howsmooth/lipschitz/layer_1/n_6"
     for key in ("value", "lower", "upper"):
-        assert values[f"{at}/{key}"] == largest[key]  # exact: copied
-    assert values[f"{at}/mean"] == pytest.approx(sum(record["value"] for record in of_map) / 2)
+        assert values[f"{at}/{key}"] == pytest.approx(sum(record[key] for record in of_map) / 2)
+    sizes = sorted(record["value"] for record in of_map)
+    assert [values[f"{at}/smallest"], values[f"{at}/largest"]] == sizes  # exact: copied
     assert all(isinstance(value, float) for value in values.values())
 
 

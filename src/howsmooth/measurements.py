@@ -6,10 +6,12 @@ All return `Measurements`: records with their growth laws, tables, figure, page 
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, overload
 
 from howsmooth.display import Displayed
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["measure", "ask", "read", "Measurements"]
 
 _LOADING = ("dtype", "device", "revision", "tokenizer", "part", "trust_remote_code", "allow_pickle", "causal")
-_MAX_NAME = 200  # characters of a name or path; a longer string is the text itself
 _MAX_LENGTHS = 8  # lengths that the repr lists
 # Fields that are part of the name of a scalar: those of the first line only if they differ among the records.
 _NAMED_IF_VARIED = ("model", "checkpoint", "text", "map", "tokens", "cutting")
@@ -188,10 +189,10 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
     def scalars(self, *, prefix: str = "howsmooth") -> dict[str, float]:
         """Return the numbers by name, for a logger of experiments.
 
-        There are four numbers for each map and length: `value` (the largest sample), the ends `lower` and `upper` of
-        its interval if it has them, and `mean` over samples if there are several. A name consists of the prefix, the
-        fields that differ among the records (model, text, …), the quantity, layer, head and length. Records of other
-        questions than "measure" are left out.
+        The numbers of each map and length are `value`, the median over samples, the ends `lower` and `upper` of its
+        interval if it has them, and, of several samples, the `smallest` and the `largest`. A name consists of the
+        prefix, the fields that differ among the records (model, text, …), the quantity, layer, head and length. Records
+        of other questions than "measure" are left out.
 
         Args:
             prefix: First part of each name.
@@ -214,12 +215,13 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
             groups.setdefault("/".join([prefix, *parts]), []).append(record)
         values: dict[str, float] = {}
         for name, group in groups.items():
-            largest = max(group, key=lambda record: record["value"])
-            values |= {
-                f"{name}/{end}": largest[end] for end in ("value", "lower", "upper") if largest.get(end) is not None
-            }
+            # The median of lower ends is a lower end of the median, and that of upper ends an upper one.
+            for end in ("value", "lower", "upper"):
+                if all(record.get(end) is not None for record in group):
+                    values[f"{name}/{end}"] = median(record[end] for record in group)
             if len(group) > 1:
-                values[f"{name}/mean"] = sum(record["value"] for record in group) / len(group)
+                sizes = [record["value"] for record in group]
+                values |= {f"{name}/smallest": min(sizes), f"{name}/largest": max(sizes)}
         return values
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -259,8 +261,8 @@ def measure(
     Args:
         model: A name, folder or file as `howsmooth.load` takes it, a transformers model, or a loaded `Model`.
         text: The text itself, a `howsmooth.texts.Corpus`, or a source as --text takes it: a path, "alice", "ag_news" or
-            "hf:NAME". By default the text that ships with the package. A string with a line break, or of more than 200
-            characters, is the text itself.
+            "hf:NAME". By default the text that ships with the package. A string with white space that names no corpus
+            and no file is the text itself; a single word is one as "string:WORD".
         progress: Called with each record as soon as it is computed.
         **fields: Fields of `howsmooth.studies.Spec`.
 
@@ -401,9 +403,9 @@ def _plan_with_model(question: str, spec_type: Any, model: Any, text: Any, field
         loaded = cached_model(load_arguments(spec, spec.models[0]))
     else:
         loaded = model if isinstance(model, Model) else load(model, **loading, **objects)
-    spec, note = (spec, None) if corpus is not None else adapt_to_model(loaded, spec)
-    if note is not None:
-        warnings.warn(note, stacklevel=4)
+    spec, notes = adapt_to_model(loaded, corpora, spec)
+    for note in notes:
+        warnings.warn(note, stacklevel=_stack_level())
     return prepare_model(spec, loaded, next(iter(corpora), None), from_files=from_files)
 
 
@@ -435,11 +437,19 @@ def read(*paths: str | os.PathLike[str]) -> Measurements:
 
 def _as_corpus(text: str | os.PathLike[str] | Corpus | None) -> Corpus | None:
     """Return a corpus if the text itself was given, None if the argument is the name of a source."""
-    from howsmooth.texts import Corpus
+    from howsmooth.texts.corpora import STRING, Corpus, is_text_itself, read_corpus
 
-    if isinstance(text, str) and ("\n" in text or len(text) > _MAX_NAME) and not os.path.exists(text[:4096]):
-        return Corpus("text", (text,))
+    if isinstance(text, str) and is_text_itself(text):
+        return read_corpus(STRING + text)
     return text if isinstance(text, Corpus) else None
+
+
+def _stack_level() -> int:
+    """Return the `stacklevel` with which a warning of the function that calls this one names the line of the user."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _to_plain(value: Any) -> Any:

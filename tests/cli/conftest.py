@@ -40,6 +40,20 @@ def tiny(tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="session")
+def marked(tiny, tmp_path_factory) -> str:
+    """The folder of the same model with a tokenizer that begins each text with a special token."""
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    folder = tmp_path_factory.mktemp("marked")
+    shutil.copytree(tiny, folder, dirs_exist_ok=True)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.post_processor = TemplateProcessing(single="[UNK] $A", special_tokens=[("[UNK]", len(WORDS))])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
 def bare(tiny, tmp_path_factory) -> str:
     """The folder of the same model without a tokenizer."""
     folder = tmp_path_factory.mktemp("bare")

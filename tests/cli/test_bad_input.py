@@ -35,7 +35,7 @@ def test_assert_rejected_can_fail(howsmooth):
         (("measure", "--lengths", "64,,128"), ("lengths such as", "64,,128")),
         (("measure", "--lengths", "sixty"), ("lengths such as", "sixty")),
         (("measure", "--lengths", ""), ("lengths such as",)),
-        (("measure", "--layers", "-1"), ("--layers", "numbers from 0")),
+        (("measure", "--layers", "1.5"), ("--layers", "or -1, the last one")),
         (("measure", "--heads", "0.5"), ("--heads", "0.5")),
         (("measure", "--map", "modal"), ("--map", "attention", "head")),
         (("measure", "--map", "attention", "--heads", "0"), ("--heads", "--map head")),

@@ -19,6 +19,6 @@ def test_demo_writes_plot_records_and_page(howsmooth, tiny, tmp_path, monkeypatc
     assert len([json.loads(line) for line in (out / "measurements.jsonl").read_text().splitlines()]) == 8
     assert (out / "growth.png").read_bytes().startswith(b"\x89PNG")
     assert "How smooth is attention?" in (out / "index.html").read_text()
-    assert "interval, 99.9 % sure" in result.out and "Growth with length" in result.out
+    assert "99.9 % sure" in result.out and "Growth with length" in result.out
     drawn = picture.read_text()
     assert "interval" in drawn and not re.search(r"url\(.?http", drawn)

@@ -131,7 +131,7 @@ def test_bad_values_are_refused_before_anything_slow_is_imported(tiny, text_file
     places = {"study": str(study), "records": str(records), "tiny": tiny, "measure": str(measure)}
     lines = []
     for command, option, values in options():
-        if f"{command} {option}" in ANY_VALUE:
+        if f"{command} {option}" in ANY_VALUE or option == "--string":  # which is any text
             continue
         words = command.split()
         before = ARGUMENTS.get(command, ["{tiny}"] if f"{command} {option}".startswith(TAKE_A_MODEL) else [])

@@ -35,6 +35,8 @@ def test_records_figure_animation_and_tokens(howsmooth, tmp_path):
         str(files["a.safetensors"]),
     )
     assert shown.code == 0, shown.err
+    for line in (f"drew {files['a.png']}", f"wrote {files['a.gif']}", f"saved tensors in {files['a.safetensors']}"):
+        assert line in shown.err
     records = [json.loads(line) for line in files["a.jsonl"].read_text().splitlines()]
     depths = [r for r in records if r["kind"] == "particles"]
     grown = [r for r in records if r["kind"] == "perturbation growth"]

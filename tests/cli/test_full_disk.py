@@ -28,7 +28,7 @@ def test_records(howsmooth, tiny, text_file, option):
     result = howsmooth(line, option, FULL)
     (line,) = describe_validation_errors(result)
     assert f"{option}, got {FULL} (no space left on device)" in line
-    assert "interval, 99.9 % sure" in result.out
+    assert "99.9 % sure" in result.out
     assert "wrote" not in result.err
 
 
@@ -87,7 +87,7 @@ def test_demo(howsmooth, tiny, tmp_path, monkeypatch, name):
     result = howsmooth(f"demo --out {tmp_path}")
     (line,) = describe_validation_errors(result)
     assert f"--out, got {full} (no space" in line
-    assert "interval, 99.9 % sure" in result.out and str(full) not in result.out
+    assert "99.9 % sure" in result.out and str(full) not in result.out
     others = {"growth.png", "index.html", "measurements.jsonl"} - {name}
     assert others <= {path.name for path in tmp_path.iterdir()}
     if name != "measurements.jsonl":

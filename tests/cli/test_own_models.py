@@ -157,7 +157,11 @@ def test_images_of_a_folder(howsmooth, folders, pictures, name):
     model = package.load(folders[name], part="vision")
     at = model.map_at(model.images(pictures)[1], 0)
     assert close(found[1]["value"], package.local_lipschitz(at.f, at.x).value, FLOAT32)
-    assert found[1]["text"] == f"images of {pictures.name}" and found[1]["top_tokens"][0]["token"] == "patch"
+    assert found[1]["text"] == f"images of {pictures.name}"
+    # Of 5 tokens, 4 are patches of an image of 8 by 8 pixels; the first is the class token.
+    tops = {top["position"]: top["token"] for record in found for top in record["top_tokens"]}
+    assert tops and all(token == ("patch" if position else "[CLS]") for position, token in tops.items())
+    assert model.leading_tokens == ["[CLS]"]
 
 
 def test_one_image_and_generated_images(howsmooth, folders, pictures):
@@ -194,7 +198,7 @@ def test_samples_of_a_wave_file(tmp_path, width):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("measure {vit} --images {recordings}", "expected 1 images in"),
+        ("measure {vit} --images {recordings}", "expected 1 image in"),
         ("measure {vit} --images {pictures} --samples 4", "expected 4 images in"),
         ("measure {vit} --images {pictures} --lengths 8", "expected no lengths (--lengths) with images"),
         ("measure {vit} --inputs ids", "expected images for"),

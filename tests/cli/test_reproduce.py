@@ -38,6 +38,8 @@ def test_figures_of_a_named_model_and_one_that_is_missing(howsmooth, tiny, tmp_p
     assert all((out / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     index = (out / "index.md").read_text(encoding="utf-8")
     assert "### Missing" in index and "embedded text is used instead" in index
+    assert "Consecutive pieces of the embedded text, cut as in the paper." in index and "Alice" not in index
+    assert "records, 2 pictures, 1 model missing" in first.out and "records, 1 picture, 1 model missing" in first.out
     assert all(name.removesuffix(".png") in index and name in (out / "index.html").read_text() for name in pictures)
     records = lines(out / "text.jsonl")
     assert {record["quantity"] for record in records} == {"lipschitz", "released", "scripts", "bound"}

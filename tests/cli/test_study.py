@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -254,6 +255,15 @@ def test_validate(howsmooth, study):
     file = study()
     assert "fine" in howsmooth(f"study validate {file}").out
     assert "fine, 8 tasks" in howsmooth(f"study validate {file} --full").out
+
+
+def test_validate_refuses_a_model_that_does_not_exist(howsmooth, study):
+    file = study()
+    text = file.read_text()
+    for name in ("minilmm", "./no-such-folder"):
+        file.write_text(re.sub(r"(?m)^models = .*$", f'models = ["{name}"]', text))
+        refused = howsmooth(f"study validate {file}")
+        assert refused.code == 2 and name in refused.err and "fine" not in refused.out
 
 
 def test_export_errors(howsmooth, study, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import howsmooth
+from howsmooth.questions.fields import expand_ranges
 from tests.docs.comparison import ROOT
 from tests.test_layers import LAYERS, ONLY_IN
 
@@ -79,6 +80,15 @@ def test_missing_names_are_found():
     steps = "1. `cli/main.py`: `main` and `no_such`.\n2. `cli/gone.py`: `command`."
     assert missing(steps) == ["main.py: no_such", "cli/gone.py"]
     assert missing("1. `studies/store.py`: `Store.write`, `Store.burn`.") == ["store.py: Store.burn"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/howto/my_model.md"])
+def test_first_examples_measure_enough_lengths_for_a_law(page):
+    """Fewer than four give no exponent, the first thing that a reader would look for; an attack has one length."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.findall(r"howsmooth (?:measure|bound|plan)\b.* --lengths (\S+)", text)
+    listed = re.findall(r"howsmooth\.measure\(.*lengths=\[([\d, ]+)\]", text)
+    assert found + listed and all(len(expand_ranges(lengths.replace(" ", ""))) >= 4 for lengths in found + listed)
 
 
 def test_the_changelog_starts_with_this_version():

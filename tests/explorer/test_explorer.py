@@ -134,7 +134,7 @@ def test_a_long_text_is_truncated_with_a_note(catalog):
         ({"text": "a" * 1_000_001}, "at most 1,000,000 characters, got 1,000,001"),
         ({"text": "  "}, "expected a text"),
         ({"layers": "17"}, "layers of minilm between 0 and 5"),
-        ({"layers": "one"}, 'expected "all" or numbers from 0 such as 0,6'),
+        ({"layers": "one"}, 'expected "all" or numbers such as 0,6'),
         ({"map": "matrix"}, "Map among"),
         ({"tokens": "none"}, "expected Tokens that may move among all, no-special, no-first"),
         ({"model": "no-such-model"}, "expected a model among minilm, smollm2"),

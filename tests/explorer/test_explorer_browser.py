@@ -52,6 +52,9 @@ def open_page(opened, address, query="", wait_for="#measure-run"):
         page = visited.page
         page.goto(address + query)
         page.wait_for_selector(wait_for)
+        if not query:
+            # Without a link the page opens with a result; tests begin after it.
+            page.wait_for_function("document.getElementById('measure-status')?.innerText.includes('Measured on')")
         yield page
         assert visited.errors == []
         assert [url for url in visited.requests if not url.startswith((address, "data:", "blob:"))] == []
@@ -123,6 +126,12 @@ def test_values_equal_those_of_the_command_line(visit, tmp_path):
     assert data["tables"]["measurements"]["columns"]["value"] == pytest.approx(
         [record["value"] for record in records], rel=FLOAT32
     )
+
+
+def test_the_page_opens_with_the_constants_of_the_default_text(visit):
+    assert visit.locator("#constants tbody tr").count() == 6  # the layers of MiniLM
+    assert visit.locator("#words [data-token]").count() >= 64
+    assert "measure minilm" in visit.inner_text("#command")
 
 
 def test_layers_and_tokens_open_by_keyboard(visit):

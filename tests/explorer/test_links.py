@@ -78,7 +78,7 @@ def test_a_page_without_a_link():
         ("question=measure&model=random:gpt2", "expected a model among"),
         ("question=measure&model=", "expected a model among"),
         ("question=measure&text=" + "x" * (MAX_TEXT + 1), "at most 4,000 characters in a link, got 4,001"),
-        ("question=measure&layers=0;import os", 'Layers: expected "all" or numbers from 0'),
+        ("question=measure&layers=0;import os", 'Layers: expected "all" or numbers such as'),
         ("question=measure&layers=" + "1," * 400 + "1", "in 200 plain characters"),
         ("question=measure&layers=-1", "expected Layers from 0 to 9999"),
         ("question=measure&layer=12345", "expected Layer from 0 to 9999"),

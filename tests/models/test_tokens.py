@@ -92,7 +92,7 @@ def test_inputs_of_token_ids(model):
             model.inputs(wrong, 1, n)
 
 
-@pytest.mark.parametrize("layer", [-1, 3, 1.0, "0", True, np.int64(3), np.float64(1), np.True_, None])
+@pytest.mark.parametrize("layer", [-4, 3, 1.0, "0", True, np.int64(3), np.float64(1), np.True_, None])
 def test_layers_out_of_range(model, layer):
     for call in (model.attention, lambda i: model.inputs("In the", i), lambda i: model.activations([7], [i])):
         with pytest.raises(InputError, match="layer from 0 to 2"):

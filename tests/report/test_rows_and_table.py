@@ -29,7 +29,7 @@ def test_rows_group_samples_and_show_the_largest(records):
     assert [(row.layer, row.n) for row in rows] == [(layer, n) for layer in (0, 1) for n in (8, 16, 32, 64)]
     # exact: the largest of the same numbers
     assert all(row.worst["value"] == max(row.values) and len(row.values) == 2 for row in rows)
-    assert rows[0].mean == pytest.approx(8**0.25 * 1.005)
+    assert rows[0].median == pytest.approx(8**0.25 * 1.005)
 
 
 @given(st.floats(1e-30, 1e30), st.floats(0, 1e-2))
@@ -104,11 +104,26 @@ def test_numbers_below_a_million_are_decimals(digits, power):
 
 
 def test_rows_with_fewer_samples_show_their_number(records):
-    """As after an interrupted run: a heading "max of 2" would be wrong for one of the rows."""
-    assert "max of 2" in printed(summary(records, {}))
+    """As after an interrupted run: a heading "median of 2" would be wrong for one of the rows."""
+    assert "median of 2" in printed(summary(records, {}))
     table = measurements_table(records[:-1])
-    assert table.headings[:6] == ["layer", "n", "mean", "max", "of", "interval, 99.9 % sure"]
-    assert table.values("of") == [2] * 7 + [1] and "max of" not in printed(table)
+    assert table.headings[:6] == ["layer", "n", "median", "of", "interval, each 99.9 % sure", "range"]
+    assert table.values("of") == [2] * 7 + [1] and "median of" not in printed(table)
+
+
+def test_the_table_has_the_median_with_its_ends_and_the_range(records):
+    """The ends are the medians of the samples' ends, so that they contain the median of the true values."""
+    group = [record for record in records if (record["layer"], record["n"]) == (0, 8)]
+    changed = [
+        {**group[0], "sample": sample, "value": value, "lower": value - 0.25, "upper": value + 0.5}
+        for sample, value in enumerate((1.0, 8.0, 2.0, 4.0))
+    ]
+    table = measurements_table(changed)
+    assert table.headings[2:5] == ["median of 4", "interval, each 99.9 % sure", "range"]
+    assert [str(table.values(name)[0]) for name in table.headings[2:5]] == ["3.000", "2.7500 – 3.5000", "1.000 – 8.000"]
+    assert "* of the largest sample" in printed(table)
+    one_sided = measurements_table([*changed[:3], {**changed[3], "upper": None}])
+    assert str(one_sided.values("interval, each 99.9 % sure")[0]) == "≥ 2.7500"
 
 
 TABLE = Table(
@@ -158,10 +173,11 @@ def test_a_table_too_wide_for_the_terminal_is_split_between_columns():
 def test_a_narrow_table_folds_its_headings_and_the_title_is_not_cut_off(records):
     table = measurements_table(records)
     wide, narrow = printed(table, 120), printed(table, 76)
-    assert "interval, 99.9 % sure" in wide and "interval, 99.9 % sure" not in narrow
+    assert "interval, each 99.9 % sure" in wide and "interval, each 99.9 % sure" not in narrow
     assert " ".join(narrow.split()).startswith(table.title)
     assert max(len(line.rstrip()) for line in narrow.splitlines()) <= 76
-    assert narrow.count("1.6982 – 1.6990") == wide.count("1.6982 – 1.6990") == 1
+    first = str(table.values("interval, each 99.9 % sure")[0])
+    assert narrow.count(first) == wide.count(first) == 1
 
 
 def test_facts_are_lines_without_headings_and_rules():
@@ -173,3 +189,15 @@ def test_facts_are_lines_without_headings_and_rules():
     ]
     narrow = printed(facts, 30)  # a long word continues on the next line
     assert "…" not in narrow and narrow.count("b") == 40
+
+
+def test_a_bound_with_the_values_of_another_is_named_below_the_table(bounds):
+    from howsmooth.report.measurement_tables import bounds_tables
+
+    group = [bound for bound in bounds if bound["layer"] == 0]
+    name = next(bound["bound"] for bound in group if bound["side"] == "upper" and bound["refused"] is None)
+    twins = [{**bound, "bound": "a.twin", "title": "the twin"} for bound in group if bound["bound"] == name]
+    text = printed(bounds_tables([*group, *twins])[0])
+    assert text.count("the twin") == 1 and "the same values as" in text.partition("large-radius limit")[2]
+    changed = [{**twin, "log_value": twin["log_value"] + 1e-3} for twin in twins]
+    assert "the same values as" not in printed(bounds_tables([*group, *changed])[0])

@@ -22,7 +22,7 @@ GOOD = {"models": "minilm", "lengths": [8]}
         ({"texts": [{"source": "a", "spilt": "x"}]}, "'spilt' in texts; did you mean 'split'"),
         ({"engine": {"adress": "x"}}, "'adress' in engine; did you mean 'address'"),
         ({"engine": {"kind": "rya"}}, "engine.kind.*'rya'"),
-        ({"layers": [-1]}, r'layers: expected "all" or numbers from 0.*\[-1\]'),
+        ({"layers": [1.5]}, r'layers: expected "all" or numbers such as.*\[1.5\]'),
         ({"layers": "some"}, "layers: expected"),
         ({"lengths": []}, "lengths"),
         ({"lengths": [0]}, "lengths.0"),

@@ -13,6 +13,7 @@ from howsmooth.cli.completion import complete_model
 from howsmooth.cli.options import (
     LOADING_FIELDS,
     MODEL_HELP,
+    QuestionCommand,
     apply_options,
     chosen_style,
     output_option,
@@ -60,7 +61,8 @@ def question_command(name: str) -> click.Command:
 
     help_text = question.about + (f"\n\n    {_model_help(spec)}" if question.asks_models else "")
     entry = QUESTIONS[name]
-    return click.command(name=entry.command or name, short_help=entry.help, help=help_text)(decorate(command))
+    made = click.command(name=entry.command or name, cls=QuestionCommand, short_help=entry.help, help=help_text)
+    return made(decorate(command))
 
 
 def _argument(spec: type[Spec]) -> Any:
@@ -118,12 +120,12 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
             from howsmooth.studies.plan import prepare_model
 
             plan = prepare_model(resolved, model, corpus, from_files=True)
-            print_overview(resolved, model, stderr, plan if name == "measure" else None)
+            print_overview(resolved, model, stderr, plan)
             label = model.name
         else:
             from howsmooth.cli.loading import show_loading
 
-            label = next((choice.name for choice in spec.chosen_models), name)
+            label = next((choice.label for choice in spec.chosen_models), name)
             with show_loading(stderr, label if spec.chosen_models else "torch"):
                 from howsmooth.studies.plan import prepare as prepare_plan
 
@@ -166,10 +168,12 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
 
 
 def _write(flag: str, location: str, theme: str, path: str, records: list[Record]) -> None:
+    from howsmooth.cli.run import make_console, print_line
     from howsmooth.report.style import figure_style
 
     with figure_style(chosen_style()) if flag.startswith("--plot") else nullcontext():
         deferred(location)(path, records, theme=theme)
+    print_line(make_console(stderr=True), f"drew {path}" if flag.startswith("--plot") else f"wrote {path}")
 
 
 def _say_saved(path: str, records: list[Record]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from typing import Any, NamedTuple
 
@@ -35,6 +36,14 @@ def question_entries(group: str) -> dict[str, Entry]:
     }
 
 
+def _command_paths() -> dict[str, str]:
+    """Return the command lines of the questions, by command name."""
+    return {
+        entry.command or name: " ".join(filter(None, ("howsmooth", entry.group, entry.command or name)))
+        for name, entry in QUESTIONS.items()
+    }
+
+
 class LazyGroup(click.Group):
     """A group of commands given by location and short help; the group's own help imports none of them."""
 
@@ -60,6 +69,18 @@ class LazyGroup(click.Group):
             return question_command(location[1:])
         module, _, attribute = location.partition(":")
         return getattr(importlib.import_module(f"howsmooth.cli.{module}"), attribute or "command")
+
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command by its name; the error for an unknown one suggests the nearest, of other groups, too."""
+        name = arguments[0]
+        if name in self.entries or name.startswith("-") or context.resilient_parsing:
+            return super().resolve_command(context, arguments)
+        paths = {**_command_paths(), **{own: f"{context.command_path} {own}" for own in self.entries}}
+        near = difflib.get_close_matches(name, paths, n=1)
+        hint = f"did you mean `{paths[near[0]]}`?" if near else f"choose among {', '.join(self.entries)}"
+        raise click.UsageError(f"expected a command, got {name[:60]!r}; {hint}", context)
 
     def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the commands, or the group's own options, that start with what was typed; no command is imported."""

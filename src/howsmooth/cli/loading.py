@@ -41,25 +41,26 @@ def load_model_and_text(
         InputError: The model or the text does not exist, or they do not go with the options.
     """
     check_models(spec)
-    corpus = next(iter(check_texts(spec)), None)
+    corpora = check_texts(spec)
+    corpus = next(iter(corpora), None)
     model = load_model(spec)
 
-    from howsmooth.questions.inputs import adapt_to_model, resolve
+    from howsmooth.questions.inputs import adapt_to_model, fit_lengths, resolve
 
     if needs_text and (not model.reads_text or model.modality != "text"):
         takes = "a file of attention layers" if not model.reads_text else f"which takes {model.modality}"
         raise InputError(f"expected a model that reads text, got {model.name}, {takes}; use a whole text model")
-    adapted, note = (spec, None) if needs_text else adapt_to_model(model, spec)
+    adapted, notes = (fit_lengths if needs_text else adapt_to_model)(model, corpora, spec)
     try:
         resolved = resolve(model, corpus, adapted)
     except InputError:
         if not allow_short_text or adapted.inputs != "text" or spec.chooses_inputs:
             raise
         resolved = resolve(model, None, adapted.model_copy(update={"inputs": "ids"}))  # raises for another reason
-        note = f"the embedded text is too short for n = {max(spec.lengths)}: random token ids are timed in its place"
+        notes = [f"the embedded text is too short for n = {max(spec.lengths)}: random token ids are timed in its place"]
     if needs_weights and resolved.is_attention:
         _check_weights(model, resolved)
-    if note is not None:
+    for note in notes:
         print_warning(make_console(stderr=True), f"note: {note}")
     return model, corpus if resolved.inputs == "text" else None, resolved
 
@@ -78,11 +79,11 @@ def _check_weights(model: Model, spec: ModelSpec) -> None:
 
 def load_model(spec: ModelSpec) -> Model:
     """Load the one model of a command."""
-    name, stderr = spec.path(spec.models[0].name), make_console(stderr=True)
+    stderr = make_console(stderr=True)
     require("transformers", purpose="to load a model")
     use_default_threads(max(spec.lengths))
     start = time.perf_counter()
-    with show_loading(stderr, name):
+    with show_loading(stderr, spec.models[0].label):
         from howsmooth.models.loading import cached_model
 
         model = cached_model(load_arguments(spec, spec.models[0]))
@@ -94,15 +95,24 @@ def load_model(spec: ModelSpec) -> Model:
     return model
 
 
-def check_models(spec: ModelSpec) -> None:
+def check_models(spec: ModelSpec, *, devices: bool = True) -> None:
     """Raise InputError if the files of a model show that it cannot be measured as asked.
 
-    Nothing slow is imported: the name, the numbers of layers, the lengths and whether there is a tokenizer.
+    Nothing slow is imported: the name, the numbers of layers and heads, the lengths and whether there is a tokenizer.
+    Only a device other than the CPU needs torch.
+
+    Args:
+        spec: The spec.
+        devices: Whether this machine has to have the devices.
     """
     for kind, path in (("images", spec.images), ("audio", spec.audio)):
         if path is not None:
             list_files(kind, spec.path(path))
     for declared in (member for model in spec.models for member in model.members()):
+        if devices and declared.device != "cpu":
+            from howsmooth.models.memory import check_device
+
+            check_device(declared.device)
         if declared.tokenizer is not None:
             check_tokenizer(spec.path(declared.tokenizer))
         random = "random:" if declared.weights == "random" else ""
@@ -112,12 +122,14 @@ def check_models(spec: ModelSpec) -> None:
         layers = declared.layers or spec.layers
         if layers != "all" and files.layers is not None and spec.map_name != "model":
             select_indices(layers, tuple(range(files.layers)), f"layers of {declared.name}")
+        if spec.heads is not None and files.heads is not None:
+            select_indices(spec.heads, tuple(range(files.heads)), f"heads of {declared.name}")
         if spec.inputs in ("images", "audio") and spec.inputs not in files.takes:
             raise InputError(
                 f"expected a model that takes {spec.inputs}, got {declared.name}, which takes "
                 f"{' and '.join(sorted(files.takes))}; name another model, or leave --{spec.inputs} out"
             )
-        if spec.inputs in ("text", "ids") and not spec.takes_short_texts:
+        if spec.inputs in ("text", "ids") and "lengths" in spec.model_fields_set and not spec.takes_short_texts:
             check_positions(declared.name, files.positions, max(spec.lengths))
         own_tokenizer = declared.tokenizer is None and files.takes == {"text"}
         if own_tokenizer and not files.has_tokenizer and spec.inputs == "text" and spec.chooses_inputs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, get_args
 
 import click
@@ -17,7 +18,8 @@ from howsmooth.errors import InputError
 from howsmooth.questions import find_question
 from howsmooth.questions.command_line import flag_of, literal_values, option_name
 from howsmooth.questions.measure import MeasureSpec
-from howsmooth.questions.spec import LOADING_FIELDS, EngineSpec, ModelChoice, Spec, spec_of
+from howsmooth.questions.spec import LOADING_FIELDS, SOLVER_FIELDS, EngineSpec, ModelChoice, Spec, spec_of
+from howsmooth.texts.corpora import STRING
 
 MODEL_HELP = """MODEL is minilm (the default) or smollm2, a local folder, a GGUF file, a name on the Hugging Face Hub,
     random:NAME for an architecture with random weights, or a .safetensors file of GPT-2's attention layers."""
@@ -34,7 +36,43 @@ STYLE_NAMES = ("screen", "paper", "slides")  # keys of howsmooth.report.style.ST
 STYLE_HELP = "Sizes of figures: paper is 3.3 inches wide, or 6.75 with several panels; slides are 16:9."
 _STYLE_KEY = "howsmooth.style"
 
+# The sections of the help of a question, in order; options of no section are what the question itself is about.
+_THIS_QUESTION = "What is computed"
+HELP_SECTIONS = {
+    "Most used": (
+        *("texts", "string", "layers", "heads", "lengths", "samples", "device"),
+        *("json_path", "plot_path", "report_path", "help"),
+    ),
+    _THIS_QUESTION: (),
+    "Input": ("inputs", "images", "audio", "cutting", "special_tokens"),
+    "Accuracy": (*SOLVER_FIELDS, "simultaneous", "stop", "max_steps", "max_memory", "product_dtype"),
+    "Model": LOADING_FIELDS,
+    "Output and running": (
+        *("csv_path", "style", "theme", "animate_path", "svg_path", "artefacts"),
+        *("threads", "quiet", "verbose"),
+    ),
+}
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class QuestionCommand(click.Command):
+    """A command whose help has its options in sections, the most used first."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, section by section."""
+        sections: dict[str, list[tuple[int, tuple[str, str]]]] = {title: [] for title in HELP_SECTIONS}
+        for option in self.get_params(context):
+            line = option.get_help_record(context) if isinstance(option, click.Option) else None
+            if line is not None:
+                name = "help" if "--help" in option.opts else str(option.name)
+                title = next((title for title, names in HELP_SECTIONS.items() if name in names), _THIS_QUESTION)
+                order = HELP_SECTIONS[title].index(name) if name in HELP_SECTIONS[title] else 0
+                sections[title].append((order, line))
+        for title, lines in sections.items():
+            if lines:
+                with formatter.section(title):
+                    formatter.write_dl([line for _, line in sorted(lines, key=itemgetter(0))])
 
 
 def apply_options(*options: Decorator) -> Decorator:
@@ -108,9 +146,13 @@ def spec_option(name: str, default: Any = None, spec: type[Spec] = MeasureSpec) 
     metavar = extra.get("metavar") or ("|".join(choices) if choices else name.upper())
     words = {"models": MODELS, "texts": TEXTS, "tokenizer": MODELS}.get(name, choices)
     completer = complete(words, paths=name == "tokenizer" or any(word in str(metavar) for word in ("FILE", "DIR")))
-    return click.option(
+    made = click.option(
         flag, name, metavar=str(metavar), nargs=len(str(metavar).split()), help=help_text, shell_complete=completer
     )
+    return apply_options(made, _string_option) if name == "texts" else made
+
+
+_string_option = click.option("--string", metavar="TEXT", help="The text itself, in place of --text.")
 
 
 class Parsed(click.ParamType):
@@ -220,6 +262,10 @@ def study_keys(options: dict[str, Any], question: str = "measure") -> dict[str, 
         keys |= {"model": choice} if "model" in fields else {"models": [choice]}
     elif "models" in given:
         keys["models"] = _split_names(given["models"])
+    if "texts" in given and "string" in given:
+        raise InputError("expected one text, got --text and --string; leave one of the two out")
+    if "string" in given:
+        keys["texts"] = [STRING + given["string"]]
     if "texts" in given:  # a command for one model takes one text, whose path may contain commas
         keys["texts"] = [given["texts"]] if "model" in given else _split_names(given["texts"])
     for name in fields:

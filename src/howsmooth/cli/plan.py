@@ -10,6 +10,7 @@ import click
 from howsmooth.cli.options import (
     ENGINE_FIELDS,
     LOADING_FIELDS,
+    QuestionCommand,
     engine_options,
     loading_options,
     model_argument,
@@ -24,7 +25,7 @@ from howsmooth.errors import InputError
 from howsmooth.questions.measure import MeasureSpec
 
 
-@click.command(name="plan", short_help="Estimate the time and memory of a study or a measurement.")
+@click.command(name="plan", cls=QuestionCommand, short_help="Estimate the time and memory of a study or a measurement.")
 @model_argument(metavar="STUDY.toml|MODEL")
 @spec_options(*MeasureSpec.options)
 @engine_options

@@ -65,6 +65,7 @@ def command(
 
     from howsmooth.cli.progress import StudyProgressBar
     from howsmooth.report.reproduction import write_figure, write_index
+    from howsmooth.report.rows import counted
     from howsmooth.report.style import figure_style
     from howsmooth.studies.figures import run_figure
 
@@ -92,8 +93,8 @@ def command(
         missing = {(panel.model, panel.reason) for panel in outcome.missing}
         print_line(
             stdout,
-            f"{outcome.figure.name}: {len(outcome.records)} records, {len(pictures)} pictures"
-            + (f", {len(missing)} models missing" if missing else ""),
+            f"{outcome.figure.name}: {counted(len(outcome.records), 'record')}, {counted(len(pictures), 'picture')}"
+            + (f", {counted(len(missing), 'model')} missing" if missing else ""),
         )
         for model, reason in sorted(missing):
             print_line(stdout, f"  missing {model}: {reason}", style="yellow")

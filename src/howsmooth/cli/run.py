@@ -184,35 +184,37 @@ class CommandRun:
         return EXIT_INTERRUPTED
 
 
-def print_overview(spec: ModelSpec, model: Model, stderr: Console, plan: Plan | None = None) -> None:
+def print_overview(spec: ModelSpec, model: Model, stderr: Console, plan: Plan) -> None:
     """Print what a command is going to compute, and how much memory that takes.
 
     Args:
         spec: The spec, resolved against the model.
         model: The model.
         stderr: The console to print to.
-        plan: The tasks, if the command has a plan; their memory is printed, too.
+        plan: The tasks.
     """
-    from howsmooth.report.plan_tables import show_bytes
+    from howsmooth.report.plan_tables import sample_counts, show_bytes, special_tokens
 
     maps = "the whole model" if spec.map_name == "model" else counted(len(spec.layers), "layer")
     if spec.heads is not None:
         maps += " × " + counted(len(spec.heads), "head")
     lengths = ", ".join(str(n) for n in spec.lengths)
-    memory = "" if plan is None else f", at most {show_bytes(plan.planned_models[0].solve_bytes)} of memory for a solve"
+    planned = plan.planned_models[0]
+    memory = f", at most {show_bytes(planned.solve_bytes)} of memory for a solve" if spec.question == "measure" else ""
     tokens = {
-        "text": f"special tokens {'added' if spec.adds_special_tokens else 'not added'}",
+        "text": special_tokens(plan) if spec.inputs == "text" else "",
         "ids": "random token ids",
         "normalised": "random tokens",
         "images": "images",
         "audio": "sounds",
     }[spec.inputs]
-    variants = 1 if plan is None else plan.count // spec.estimates  # quantities and choices of tokens
+    variants = len(getattr(spec, "variants", "1"))  # quantities and choices of tokens
+    samples = sum(len(planned.fitted(inputs, n)[1]) for inputs in planned.inputs for n in spec.lengths)
     each = f" × {variants} quantities or choices of tokens" if variants > 1 else ""
     print_line(
         stderr,
-        f"{model_name(model.name)}: {counted(spec.estimates * variants, 'estimate')} "
-        f"({maps} × n = {lengths} × {counted(spec.samples, 'sample')}{each}) "
+        f"{model_name(model.name)}: {counted(planned.num_maps * samples * variants, 'estimate')} "
+        f"({maps} × n = {lengths} × {sample_counts(plan)}{each}) "
         f"in {str(model.dtype).removeprefix('torch.')} on {model.device}, {tokens}{memory}",
         style="dim",
     )

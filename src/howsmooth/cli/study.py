@@ -194,12 +194,12 @@ def validate(
             f"{file}: requests to run code that comes with {', '.join(names)} ({option} = true); this needs "
             f"--{option.replace('_', '-')} on the command line as well",
         )
-    if full:
-        from howsmooth.cli.loading import check_models, load_torch
+    from howsmooth.cli.loading import check_models, load_torch
 
-        for spec in specs:
-            if isinstance(spec, ModelSpec):
-                check_models(spec)
+    for spec in specs:
+        if isinstance(spec, ModelSpec):
+            check_models(spec, devices=full)
+    if full:
         stderr = make_console(stderr=True)
         load_torch(stderr)
 

@@ -119,15 +119,15 @@ def build(limits: Limits) -> Page:
 def _restore_from_link(
     app: App, page: gr.Blocks, notice: gr.HTML, source: gr.Row, tabs: gr.Tabs, run: gr.Textbox
 ) -> None:
-    """Fill in the form that the link of the page names, and click its run button."""
+    """Fill in the form that the link of the page names, and click its run button; without a link, that of Layers."""
 
     def restore(request: gr.Request) -> dict[Any, Any]:
         try:
             opened = read_link(request.query_params.multi_items(), app.forms, app.catalog.location)
         except InputError as error:
             return {notice: message(str(error), "warn")}
-        if opened is None:
-            return {notice: ""}
+        if opened is None:  # the page opens with a result: the constants of the default model and text
+            return {notice: "", run: "measure"}
         form, values = opened
         tab = app.tabs[form.question]
         filled = {app.components[form.question][name]: value for name, value in values.items()}

@@ -25,6 +25,7 @@ MEDIA_SUFFIXES = {  # of the files of a folder
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges.txt", "*.model", "*.tiktoken", "tekken.json")
 _UNLIMITED = ("t5", "mt5", "umt5", "bloom")  # families without a largest number of positions
 _POSITIONS = ("max_position_embeddings", "n_positions")
+_HEADS = ("num_attention_heads", "n_head")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 
 
@@ -65,6 +66,11 @@ class ModelFiles:
     def layers(self) -> int | None:
         """The number of layers; None if it is not stated, or if there are two stacks of layers."""
         return None if self.config.get("is_encoder_decoder") else self._number(_LAYERS)
+
+    @property
+    def heads(self) -> int | None:
+        """The number of heads of a layer; None if it is not stated, or if there are two stacks of layers."""
+        return None if self.config.get("is_encoder_decoder") else self._number(_HEADS)
 
     def _number(self, names: tuple[str, ...]) -> int | None:
         return next((value for name in names if isinstance(value := self.config.get(name), int)), None)
@@ -197,5 +203,6 @@ def list_files(kind: str, path: str | os.PathLike[str], count: int | None = None
     else:
         raise InputError(f"expected a file or a folder of {what}, got {str(path)!r}, which does not exist; check it")
     if len(files) < (count or 1):
-        raise InputError(f"expected {count or 1} {what} in {str(path)!r}, got {len(files)}; add some, or ask for fewer")
+        wanted = f"{count} {what}" if (count or 1) > 1 else f"1 {what[:-1]}"
+        raise InputError(f"expected {wanted} in {str(path)!r}, got {len(files)}; add some, or ask for fewer")
     return files[:count]

@@ -62,6 +62,25 @@ class Processor:
             ) from error
 
 
+_EXTRA_TOKENS = {  # parameters of embeddings: what their tokens are called; all of them stand before the patches
+    "cls_token": "[CLS]",
+    "class_embedding": "[CLS]",
+    "distillation_token": "[DIST]",
+    "register_tokens": "[REG]",
+}
+
+
+def leading_tokens(network: torch.nn.Module) -> list[str]:
+    """Return the names of the tokens that a network of images or sounds puts before the patches or frames."""
+    found = {name.rpartition(".")[2]: parameter for name, parameter in network.named_parameters()}
+    return [
+        word
+        for name, word in _EXTRA_TOKENS.items()
+        if name in found
+        for _ in range(found[name].shape[-2] if found[name].ndim > 1 else 1)
+    ]
+
+
 def images(
     config: Any, processor: Processor, path: str | os.PathLike[str] | None, count: int | None, seed: int
 ) -> Tensor:

@@ -29,7 +29,7 @@ from howsmooth.models.families import FAMILIES, check_registry, family_of
 from howsmooth.models.identity import file_states, model_identity
 from howsmooth.models.inputs import Processor, find_tokenizer
 from howsmooth.models.locations import ModelLocation, commit_of, locate
-from howsmooth.models.memory import free_memory
+from howsmooth.models.memory import check_device, free_memory
 from howsmooth.models.model import Model
 from howsmooth.models.network import choose_part, quiet_transformers
 from howsmooth.models.weights import ADAPTER, adapter_error, check_counts, check_fits, shards
@@ -335,16 +335,7 @@ def check_dtype_and_device(dtype: torch.dtype | str, device: torch.device | str)
         dtype = getattr(torch, dtype.removeprefix("torch."), dtype)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InputError(f"expected a floating point dtype, got {dtype!r}; give float64, float32, bfloat16 or float16")
-    try:
-        device = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise InputError(f"expected a device such as cpu or cuda:1, got {device!r}; choose one") from error
-    try:
-        torch.zeros(1, device=device)
-    except Exception as error:  # a device type without its package may raise anything
-        raise InputError(
-            f"expected a device of this machine, got {str(device)!r}, which is not available here; use cpu"
-        ) from error
+    device = check_device(device)
     try:
         probe = torch.ones(2, 2, dtype=dtype, device=device)
         torch.softmax(probe @ probe, -1).sum().item()

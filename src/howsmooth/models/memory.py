@@ -1,4 +1,4 @@
-"""Free and used memory, of this machine and of its GPU."""
+"""Whether this machine has a device, and how much memory is free and used there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,24 @@ from pathlib import Path
 
 import torch
 
+from howsmooth.errors import InputError
+
 GPU_RESERVE = 0.05  # share of a GPU's free memory that is left for allocator rounding and kernel modules
+
+
+def check_device(device: torch.device | str) -> torch.device:
+    """Return a device as a torch object; raise InputError if this machine has none such."""
+    try:
+        device = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"expected a device such as cpu or cuda:1, got {device!r}; choose one") from error
+    try:
+        torch.zeros(1, device=device)
+    except Exception as error:  # a device type without its package may raise anything
+        raise InputError(
+            f"expected a device of this machine, got {str(device)!r}, which is not available here; use cpu"
+        ) from error
+    return device
 
 
 def free_memory(device: torch.device | str = "cpu") -> int | None:

@@ -265,6 +265,11 @@ class Model:
         made = inputs.images(self.network.config, self._processor, path, count, seed)
         return made.to(self.device, self.dtype)
 
+    @cached_property
+    def leading_tokens(self) -> list[str]:
+        """Names of the tokens before the patches of an image or the frames of a sound, such as [CLS]; often none."""
+        return inputs.leading_tokens(self.network)
+
     def sounds(self, audio: Any = None, count: int | None = None, seed: int = 0) -> torch.Tensor:
         """Return the inputs of a speech model, of given sounds or generated.
 
@@ -566,12 +571,18 @@ class Model:
             raise InputError(f"expected a {modality} model, got {self.name!r}, which takes {self.modality}")
 
     def check_layer(self, layer: Any) -> int:
-        """Return the number of a layer as an int, also of NumPy's; raise InputError if there is no such layer."""
+        """Return the number of a layer as an int, also of NumPy's, and of one that is counted from the end.
+
+        Raises:
+            InputError: There is no such layer.
+        """
         try:
-            number = -1 if isinstance(layer, bool) else operator.index(layer)
+            number = None if isinstance(layer, bool) else operator.index(layer)
         except TypeError:
-            number = -1
-        if not 0 <= number < self.layers:
+            number = None
+        if number is not None and -self.layers <= number < 0:
+            number += self.layers
+        if number is None or not 0 <= number < self.layers:
             raise InputError(
                 f"expected a layer from 0 to {self.layers - 1} of {self.name}, got {layer!r}; choose one of them"
             )

@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from howsmooth.errors import InputError
 from howsmooth.questions import QUESTIONS
 from howsmooth.questions.spec import LOADING_FIELDS, ModelChoice, Spec, TextChoice
+from howsmooth.texts.corpora import STRING
 
 _OPTION_NAMES = {"texts": "text", "kind": "engine"}  # fields of every spec whose option has another name
 
@@ -103,6 +104,8 @@ def _options(model: Any, names: Sequence[str]) -> list[str]:
             value = _only(value, "text")
             _refuse_others(value, ("source",))
             value = value.source
+            if value.startswith(STRING):
+                flag, value = "--string", value.removeprefix(STRING)
         metavar = (field.json_schema_extra or {}).get("metavar", "")
         found += [flag, *(value if len(metavar.split()) > 1 else [written(value)])]
     return found

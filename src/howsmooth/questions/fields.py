@@ -296,23 +296,23 @@ Index = Annotated[int, Field(ge=0)]
 
 
 def _parse_indices(value: Any) -> Any:
-    """Return "all" or a list of indices, from numbers or a string such as "0,6".
+    """Return "all" or a list of indices, from numbers or a string such as "0,6"; those below 0 count from the end.
 
     One error message replaces the three that pydantic's union would report.
     """
     if isinstance(value, str) and value != "all":
         parts = [part.strip() for part in value.split(",")]
-        if not all(re.fullmatch(rf"\d{{1,{MAX_DIGITS}}}", part) for part in parts):
-            raise ValueError(f'expected "all" or numbers from 0 such as 0,6, got {value[:60]!r}')
+        if not all(re.fullmatch(rf"-?\d{{1,{MAX_DIGITS}}}", part) for part in parts):
+            raise ValueError(f'expected "all" or numbers such as 0,6 or -1, the last one, got {value[:60]!r}')
         value = [int(part) for part in parts]
     value = [value] if type(value) is int else value
-    are_numbers = isinstance(value, (list, tuple)) and value and all(type(i) is int and i >= 0 for i in value)
+    are_numbers = isinstance(value, (list, tuple)) and value and all(type(i) is int for i in value)
     if value is not None and value != "all" and not are_numbers:
-        raise ValueError(f'expected "all" or numbers from 0 such as [0, 6], got {value!r:.60}')
+        raise ValueError(f'expected "all" or numbers such as [0, 6] or -1, the last one, got {value!r:.60}')
     return list(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
 
 
-Indices = Annotated[Literal["all"] | tuple[Index, ...], BeforeValidator(_parse_indices)]
+Indices = Annotated[Literal["all"] | tuple[int, ...], BeforeValidator(_parse_indices)]
 
 
 def split_at_commas(value: Any) -> Any:

@@ -6,11 +6,13 @@ All kinds of inputs have the same methods, so that the callers do not distinguis
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from howsmooth.errors import InputError
@@ -19,7 +21,7 @@ from howsmooth.models.files import check_positions
 from howsmooth.questions import find_question
 from howsmooth.questions.spec import ModelSpec, select_indices
 from howsmooth.records.provenance import provenance
-from howsmooth.texts.corpora import Corpus
+from howsmooth.texts.corpora import Corpus, corpus_name
 from howsmooth.texts.cutting import Cutter, TokenChunk, word
 
 DRAW_BLOCK = 1024  # random tokens are drawn in blocks of this size; changing it changes the tokens of every seed
@@ -44,17 +46,34 @@ class TextInputs:
         """Tokenise the corpus and check that it is long enough."""
         self.model, self.corpus, longest = model, corpus, max(spec.lengths)
         self.cutter: Cutter = model.cutter(
-            corpus, spec.cutting, longest=longest, special_tokens=spec.adds_special_tokens
+            corpus,
+            spec.cutting,
+            longest=longest if spec.cutting == "prefixes" else 0,
+            special_tokens=spec.adds_special_tokens,
         )
-        self.takes_short_texts = spec.takes_short_texts
+        self.takes_short_texts, self.chosen_samples = spec.takes_short_texts, "samples" in spec.model_fields_set
         for wanted in spec.lengths:
             n, samples = self.fitted(wanted, spec.samples)
             check_positions(model.name, model.positions, n)
             self.cutter.check(n, samples)
 
+    @property
+    def cutters(self) -> list[Cutter]:
+        """The cutters of all texts."""
+        return [self.cutter]
+
     def fitted(self, n: int, samples: int) -> tuple[int, int]:
-        """Return the length and the number of samples that there are, where a text may be shorter than asked for."""
+        """Return the length and the number of samples that there are, where a text may be shorter than asked for.
+
+        A number of samples that nobody chose is reduced to those that the text has.
+        """
         if not self.takes_short_texts:
+            if self.chosen_samples:
+                return n, samples
+            try:
+                self.cutter.check(n, samples)
+            except InputError:
+                return n, self.cutter.count(n)
             return n, samples
         tokens = self.cutter.tokens_up_to(n * samples) + self.cutter.special_count
         n = min(n, tokens)
@@ -76,9 +95,14 @@ class TextInputs:
         """Return the attention map of a layer for n tokens."""
         return self.model.attention(layer, n)
 
+    @property
+    def adds_special_tokens(self) -> bool:
+        """Whether the tokenizer adds special tokens to a chunk; some have none to add."""
+        return self.cutter.special_count > 0
+
     def length_fields(self, n: int) -> dict[str, Any]:
-        """Return the fields that all records of one length share."""
-        return {}
+        """Return the fields that all records of one length share, as they are whatever was asked."""
+        return {} if self.adds_special_tokens else {"special_tokens": "none"}
 
     @property
     def run_fields(self) -> dict[str, Any]:
@@ -104,6 +128,11 @@ class PairInputs(TextInputs):
         each = spec.model_copy(update={"samples": 2 if other is None else 1})
         super().__init__(model, corpus, each)
         self.other = None if other is None else TextInputs(model, other, each)
+
+    @property
+    def cutters(self) -> list[Cutter]:
+        """The cutters of all texts."""
+        return [self.cutter] if self.other is None else [self.cutter, self.other.cutter]
 
     def chunk(self, n: int, sample: int) -> TokenChunk:
         """Return the chunk of n tokens of one of the two texts."""
@@ -306,11 +335,19 @@ class NormalisedInputs:
 Inputs = TextInputs | IdInputs | FeatureInputs | NormalisedInputs
 
 
-def adapt_to_model(model: Model, spec: ModelSpec) -> tuple[ModelSpec, str | None]:
-    """Return the spec with inputs that the model takes, where the user did not choose them, and a note about that.
+def adapt_to_model(model: Model, corpora: Sequence[Corpus], spec: ModelSpec) -> tuple[ModelSpec, list[str]]:
+    """Return the spec with inputs and lengths that the model takes, where the user did not choose them, and notes.
 
     Images and sounds have the number of tokens that their size gives: it replaces `lengths`. Their number replaces
     `samples`, unless that is given.
+
+    Args:
+        model: The model.
+        corpora: The texts; none with other inputs.
+        spec: What the user asked.
+
+    Returns:
+        The spec, and a line for each change.
 
     Raises:
         InputError: The user chose inputs that the model does not take, or lengths for images or sounds.
@@ -318,20 +355,22 @@ def adapt_to_model(model: Model, spec: ModelSpec) -> tuple[ModelSpec, str | None
     Example:
         >>> from howsmooth.models import load
         >>> from howsmooth.studies import spec_of
-        >>> adapted, note = adapt_to_model(load("minilm"), spec_of({}))
-        >>> adapted.inputs, note
-        ('text', None)
+        >>> adapted, notes = adapt_to_model(load("minilm"), [], spec_of({}))
+        >>> adapted.inputs, notes
+        ('text', [])
     """
     kind = {"vision": "images", "audio": "audio"}.get(model.modality)
     if kind is None or spec.inputs == "normalised":
         if spec.inputs in ("images", "audio"):
             raise InputError(f"expected a model that takes {spec.inputs}, got {model.name}, which takes text")
         if spec.inputs == "text" and not spec.chooses_inputs and model.reads_text and model.tokenizer is None:
-            return spec.model_copy(update={"inputs": "ids"}), (
+            with_ids, notes = fit_lengths(model, (), spec.model_copy(update={"inputs": "ids"}))
+            return with_ids, [
                 f"{model.name} has no tokenizer: random token ids are measured in place of a text (--inputs ids); "
-                "give --tokenizer NAME to measure a text"
-            )
-        return spec, None
+                "give --tokenizer NAME to measure a text",
+                *notes,
+            ]
+        return fit_lengths(model, corpora, spec)
     what = "images" if kind == "images" else "sounds"
     if spec.chooses_inputs and spec.inputs != kind:
         raise InputError(
@@ -342,12 +381,86 @@ def adapt_to_model(model: Model, spec: ModelSpec) -> tuple[ModelSpec, str | None
             f"expected no lengths (--lengths) with {what}, whose size determines the number of tokens, got "
             f"{', '.join(map(str, spec.lengths))}; leave them out"
         )
-    note = None
+    notes = []
     if getattr(spec, kind) is None:
-        note = f"{model.name} takes {what}: generated ones are measured; give --{kind} PATH to measure your own"
+        notes.append(f"{model.name} takes {what}: generated ones are measured; give --{kind} PATH to measure your own")
     given = spec.model_copy(update={"inputs": kind})
     found = FeatureInputs(model, given)
-    return given.model_copy(update={"lengths": (found.n,), "samples": found.samples}), note
+    return given.model_copy(update={"lengths": (found.n,), "samples": found.samples}), notes
+
+
+def fit_lengths(model: Model, corpora: Sequence[Corpus], spec: ModelSpec) -> tuple[ModelSpec, list[str]]:
+    """Return the spec with those default lengths that its texts and the model have, and a line that says so.
+
+    If there are none of them, the longest length that there is takes their place. A length that the user chose stays.
+    Samples that nobody chose are as many as there are, by `TextInputs.fitted`.
+
+    Args:
+        model: The model.
+        corpora: The texts; none with other inputs.
+        spec: What the user asked.
+
+    Example:
+        >>> from howsmooth.models import load
+        >>> from howsmooth.studies import spec_of
+        >>> from howsmooth.texts.corpora import read_corpus
+        >>> fitted, notes = fit_lengths(load("minilm"), [read_corpus("string:It rained all day.")], spec_of({}))
+        >>> fitted.lengths, notes
+        ((7,), ['the given text has 7 tokens: n = 7 in place of 32, 64, 128, 256; 1 of 4 samples'])
+    """
+    if spec.inputs not in ("text", "ids") or {"lengths", "samples"} <= spec.model_fields_set:
+        return spec, []
+    make = find_question(spec.question).inputs or inputs_of
+
+    def inputs_at(lengths: tuple[int, ...]) -> list[Inputs]:
+        return [make(model, corpus, spec.model_copy(update={"lengths": lengths})) for corpus in corpora or (None,)]
+
+    def fits(n: int) -> bool:
+        try:
+            return bool(inputs_at((n,)))
+        except InputError:
+            return False
+
+    lengths = spec.lengths
+    if "lengths" not in spec.model_fields_set:
+        longest = next((n for n in reversed(lengths) if fits(n)), 0)
+        # Below the first length the longest that fits is searched by bisection: whatever is shorter fits, too.
+        longest = longest or bisect_left(range(1, lengths[0]), True, key=lambda n: not fits(n))
+        lengths = tuple(n for n in lengths if n <= longest) or (longest,)
+    try:
+        # The lengths of some questions have a lower limit.
+        _ = type(spec).model_validate({**spec.model_dump(exclude_unset=True), "lengths": lengths})
+        found = inputs_at(lengths)
+    except (ValidationError, InputError):  # for another reason than the text, or of lengths that the user chose
+        return spec, []
+    fitted = spec if lengths == spec.lengths else spec.model_copy(update={"lengths": lengths})
+    return fitted, _fitting_notes(model, found, spec, lengths)
+
+
+def _fitting_notes(model: Model, found: Sequence[Inputs], spec: ModelSpec, lengths: tuple[int, ...]) -> list[str]:
+    """Return a line about the lengths and samples of a spec that there are not, and why; none if there are all."""
+    texts = [inputs for inputs in found if isinstance(inputs, TextInputs) and not inputs.takes_short_texts]
+    samples = {n: min((inputs.fitted(n, spec.samples)[1] for inputs in texts), default=spec.samples) for n in lengths}
+    possible = [n for n in spec.lengths if model.positions is None or n <= model.positions] or [model.positions or 0]
+    is_shorter = bool(texts) and max(lengths) < max(possible)
+    reasons = [f"{model.name} has {model.positions} positions"] * (max(spec.lengths) > max(possible) and not is_shorter)
+    if is_shorter or min(samples.values()) < spec.samples:
+        cutters = (cutter for inputs in texts for cutter in inputs.cutters)
+        few = min(cutters, key=lambda cutter: len(cutter.corpus.content))
+        name = corpus_name(few.corpus.name)
+        count = few.tokens + few.special_count if few.rule != "documents" else 0
+        reasons.append(f"{name} has {count:,} tokens" if count else f"the documents of {name} are too short or too few")
+    changes = []
+    if not set(lengths) <= set(spec.lengths):
+        changes.append(f"n = {lengths[0]} in place of {', '.join(map(str, spec.lengths))}")
+    elif dropped := [n for n in spec.lengths if n not in lengths]:
+        changes.append(f"without n = {', '.join(map(str, dropped))}")
+    fewer = {n: count for n, count in samples.items() if count < spec.samples}
+    if len(set(samples.values())) == 1 and fewer:
+        changes.append(f"{samples[lengths[0]]} of {spec.samples} samples")
+    elif fewer:
+        changes += [f"{count} of {spec.samples} samples at n = {n}" for n, count in fewer.items()]
+    return [f"{' and '.join(reasons)}: {'; '.join(changes)}"] if changes else []
 
 
 def inputs_of(model: Model, corpus: Corpus | None, spec: ModelSpec) -> Inputs:
@@ -424,7 +537,13 @@ def resolve(model: Model, corpus: Corpus | None, spec: ModelSpec) -> ModelSpec:
 def run_fields(model: Model, corpus: Corpus | None, spec: ModelSpec) -> dict[str, Any]:
     """Return the fields that all records of a run share, so that each record can be reproduced by itself."""
     if spec.inputs == "text" and corpus is not None:
-        input_fields: dict[str, Any] = {"inputs": "text", "text": corpus.name, "text_sha256": corpus.sha256}
+        added = model.cutter(corpus, special_tokens=spec.adds_special_tokens).special_count
+        input_fields: dict[str, Any] = {
+            "inputs": "text",
+            "text": corpus.name,
+            "text_sha256": corpus.sha256,
+            "special_tokens": "add" if added else "none",
+        }
     elif spec.inputs in ("text", "normalised"):
         input_fields = NormalisedInputs(model, spec.seed).run_fields
     else:

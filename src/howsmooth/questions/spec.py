@@ -33,7 +33,7 @@ from howsmooth.questions.fields import (
     split_at_commas,
 )
 from howsmooth.reading import LARGEST_TOML, read_whole
-from howsmooth.texts.corpora import Corpus, read_corpus
+from howsmooth.texts.corpora import STRING, Corpus, read_corpus
 
 if TYPE_CHECKING:
     from howsmooth.spectral import Solver
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla")
 # Fields that a study file may set for every question; `question` is its name.
 COMMON = ("question", "name", "description", "engine")
+_FITTED = ("lengths", "samples")  # their defaults are fitted to the text and the model, what was chosen is not
 LOADING_FIELDS = ("dtype", "device", "revision", "tokenizer", "part", "trust_remote_code", "allow_pickle")
 CHUNK_FIELDS = ("texts", "special_tokens", "lengths", "samples")
 SOLVER_FIELDS = ("tol", "confidence", "seed")
@@ -239,11 +240,13 @@ class Spec(StrictModel):
 
     def declared(self) -> dict[str, Any]:
         """Return the keys of a study that has this spec, as plain values."""
-        return self.model_dump(mode="json", include={*_keys_of(self.question), "base"})
+        defaults = {name for name in _FITTED if name not in self.model_fields_set}
+        return self.model_dump(mode="json", include={*_keys_of(self.question), "base"} - defaults)
 
     def path(self, name: str) -> str:
         """Return a name that is a path relative to the study file as that path, any other name unchanged."""
-        relative = Path(self.base or ".", name).expanduser() if name != "-" else None
+        is_path = name != "-" and not name.startswith(STRING)
+        relative = Path(self.base or ".", name).expanduser() if is_path else None
         return str(relative) if relative is not None and relative.exists() else name
 
     def asking(self, question: str, **changes: Any) -> Any:
@@ -344,7 +347,9 @@ class ModelSpec(Spec):
         Literal["add", "none"],
         Field(description="Whether each chunk gets the special tokens that the model's tokenizer gives one text."),
     ] = "add"
-    layers: Annotated[Indices, Field(description="Which layers.", json_schema_extra={"metavar": "0,6|all"})] = "all"
+    layers: Annotated[
+        Indices, Field(description="Which layers; -1 is the last.", json_schema_extra={"metavar": "0,6|all"})
+    ] = "all"
     heads: Annotated[
         Indices | None, Field(description="These heads, each alone.", json_schema_extra={"metavar": "0,3|all"})
     ] = None
@@ -441,7 +446,8 @@ class ModelSpec(Spec):
 
     def input_files(self) -> dict[str, str | None]:
         """Return the files that are read, by option."""
-        return {"--text": self.texts[0].source}
+        source = self.texts[0].source
+        return {} if source.startswith(STRING) else {"--text": source}
 
     @property
     def map_name(self) -> str:
@@ -732,22 +738,23 @@ def refuse_connection(study: Spec, connect: bool) -> None:
 
 
 def select_indices(wanted: Any, available: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """Return the wanted indices, each once; "all" is every available one.
+    """Return the wanted indices, each once; "all" is every available one, and those below 0 count from the end.
 
     Raises:
         InputError: An index is not available, or none is wanted.
 
     Example:
-        >>> select_indices("all", (0, 1, 2), "layers"), select_indices([2, 0, 2], (0, 1, 2), "layers")
+        >>> select_indices("all", (0, 1, 2), "layers"), select_indices([-1, 0, 2], (0, 1, 2), "layers")
         ((0, 1, 2), (2, 0))
     """
     if isinstance(wanted, str) and wanted == "all":
         return available
-    unknown = [index for index in wanted if index not in available]
+    counted = [available[index] if -len(available) <= index < 0 else index for index in wanted]
+    unknown = [index for index in counted if index not in available]
     if unknown or not wanted:
         contiguous = available == tuple(range(len(available)))
         among = f"between 0 and {len(available) - 1}" if contiguous else "among " + ", ".join(map(str, available))
         raise InputError(
             f"expected {name} {among}, got {unknown[0] if unknown else 'none'}; choose among them or use all"
         )
-    return tuple(dict.fromkeys(wanted))
+    return tuple(dict.fromkeys(counted))

@@ -162,7 +162,8 @@ class Work:
         """Return the tokens of a sample as words; where they are no words, what they are."""
         ids = self.samples.token_ids
         if ids is None:
-            return [TOKEN_NAMES.get(self.fields["inputs"], "drawn")] * self.n
+            leading = self.model.leading_tokens if self.samples.features is not None else []
+            return [*leading, *[TOKEN_NAMES.get(self.fields["inputs"], "drawn")] * (self.n - len(leading))]
         return [word(self.model.tokenizer, token) for token in ids[self.index(sample)]]
 
     def chunk(self, sample: int) -> TokenChunk:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,9 @@ def summary_parts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> 
 
 
 def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
-    """Return the table of one model: the largest sample with its interval, the radius, and the worst direction.
+    """Return the table of one model: the median of the samples with its interval, and their range.
+
+    The radius and the worst direction are those of the largest sample.
 
     An exclamation mark means that a sample of the row did not reach the tolerance. If rows have different numbers of
     samples, as after an interrupted run, the number is a column of its own.
@@ -99,8 +102,11 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
     rows, first = measurement_rows(records), records[0]
     name = symbol(first.get("quantity"))
     counts = {len(row.values) for row in rows}
-    largest = name if counts == {1} else f"max of {counts.pop()}" if len(counts) == 1 else "max"
+    single = counts == {1}
+    statistic = name if single else f"median of {counts.pop()}" if len(counts) == 1 else "median"
+    each = "" if single else "each "
     weights = f" ({first['weights']})" if first.get("weights") else ""
+    starred = not single and any(row.worst.get("top_tokens") or row.worst.get("radius") is not None for row in rows)
     unfinished = sorted({status for row in rows for status in row.unfinished})
     return Table(
         f"{model_name(first['model'])}{weights}: {name} of its {plural_of(first['map'])} on {text_name(first)}"
@@ -109,24 +115,30 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
             Column("layer", lambda row: "all" if row.layer is None else row.layer, key=True),
             Column("head", lambda row: row.head, when=any(row.head is not None for row in rows), key=True),
             Column("n", lambda row: row.n, style="bold", key=True),
-            Column("mean", lambda row: number(row.mean), style="dim", wrap=False, when=largest != name),
-            Column(largest, _largest, style="bold green", wrap=False),
-            Column("of", lambda row: len(row.values), style="dim", when=largest == "max"),
+            Column(statistic, _median, style="bold green", wrap=False),
+            Column("of", lambda row: len(row.values), style="dim", when=statistic == "median"),
             Column(
-                f"interval, {confidence_text(records)}",
-                lambda row: interval(row.worst["lower"], row.worst["upper"]),
+                f"interval, {each}{confidence_text(records)}",
+                lambda row: interval(*row.median_ends),
                 "left",
                 wrap=False,
-                when=any(row.worst["lower"] is not None for row in rows),
+                when=any(row.median_ends[0] is not None for row in rows),
             ),
             Column(
-                "R",
+                "range",
+                lambda row: f"{number(min(row.values))} – {number(max(row.values))}" if len(row.values) > 1 else "",
+                "left",
+                wrap=False,
+                when=not single,
+            ),
+            Column(
+                "R" if single else "R*",
                 lambda row: number(row.worst.get("radius"), 3),
                 wrap=False,
                 when=any(row.worst.get("radius") is not None for row in rows),
             ),
             Column(
-                "worst direction: top tokens",
+                "worst direction: top tokens" if single else "worst direction*",
                 _largest_shares,
                 "left",
                 min_width=16,  # the only column that may wrap
@@ -135,14 +147,19 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
         ],
         rows,
         group=lambda row: (row.layer, row.head),
-        caption=f"! not within the tolerance: {', '.join(unfinished)}" if unfinished else "",
-        caption_style="yellow",
+        caption="; ".join(
+            [
+                *([f"! not within the tolerance: {', '.join(unfinished)}"] if unfinished else []),
+                *(["* of the largest sample"] if starred else []),
+            ]
+        ),
+        caption_style="yellow" if unfinished else "dim",
     )
 
 
-def _largest(row: Row) -> Text:
+def _median(row: Row) -> Text:
     mark = Text("! ", style="yellow") if row.unfinished else Text()
-    return mark.append(number(row.worst["value"]))
+    return mark.append(number(row.median))
 
 
 def _largest_shares(row: Row) -> Text:
@@ -196,20 +213,23 @@ def bounds_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
     parts: list[RenderableType] = []
     for model in dict.fromkeys(record["model"] for record in records):
         group = [record for record in records if record["model"] == model]
+        samples = len({record["sample"] for record in group})
+        which = f", largest of {samples}" if samples > 1 else ""
         for key, rows in bound_rows(group).items():
-            parts.append(_bounds_table(model, key, rows))
+            parts.append(_bounds_table(model, key, rows, which))
         for reason, names in refusals(group).items():
             line = Text("Refused: ", style="yellow").append(reason, style="default")
             parts.append(line.append("\n  " + "; ".join(names), style="dim"))
     return parts
 
 
-def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow]) -> Table:
+def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow], which: str) -> Table:
     lengths = sorted({n for row in rows for n in row.cells})
     cells = {n: next(row.cells[n] for row in rows if n in row.cells) for n in lengths}
     radii = sorted({number(cell["R"], 3) for cell in cells.values()})
+    rows, repeated = _without_repeated(rows)
     below = [row for row in rows if row.is_local and row.side == "lower"]
-    measured = f"measured, {confidence_text([cells[lengths[0]]['measured']])}"
+    measured = f"measured{which}, {confidence_text([cells[lengths[0]]['measured']])}"
     here = scope_text(cells[lengths[0]], "at X")
 
     def value(n: int) -> Column:
@@ -253,7 +273,27 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow])
         [*below, None, *rows[len(below) :]],  # None: the row of the measured constant
         group=lambda row: row is None or row.is_local,
         row_style=lambda row: "bold green" if row is None else "",
-        caption=f"near the large-radius limit: {decided}".replace("%", " %"),
+        caption="\n".join([f"near the large-radius limit: {decided}".replace("%", " %"), *repeated]),
+    )
+
+
+def _without_repeated(rows: list[BoundRow]) -> tuple[list[BoundRow], list[str]]:
+    """Return the rows whose values are not those of a row above with the same side and scope, and what was left out."""
+    kept: list[BoundRow] = []
+    repeated = []
+    for row in rows:
+        same = next((other for other in kept if _are_equal(row, other)), None)
+        if same is None:
+            kept.append(row)
+        else:
+            repeated.append(f"the same values as “{same.title}”: “{row.title}”")
+    return kept, repeated
+
+
+def _are_equal(row: BoundRow, other: BoundRow) -> bool:
+    return (row.side, row.holds, row.cells.keys()) == (other.side, other.holds, other.cells.keys()) and all(
+        math.isclose(cell["log_value"], other.cells[n]["log_value"], rel_tol=1e-12, abs_tol=1e-12)
+        for n, cell in row.cells.items()
     )
 
 

@@ -36,12 +36,39 @@ def _grid(plan: Plan) -> list[tuple[str, str]]:
     spec = plan.spec
     varied = {"moved": spec.tokens, "quantities": getattr(spec, "quantities", ())}
     named = (f"{name}: {', '.join(values)}" for name, values in varied.items() if values)
+    lengths = tuple(sorted({n for planned in plan.planned_models for n in planned.spec.lengths}))
     return [
         ("models", _models(plan)),
         ("texts", _texts(plan)),
-        ("lengths", f"{_lengths(spec.lengths)} × {counted(spec.samples, 'sample')}"),
+        ("lengths", f"{_lengths(lengths)} × {sample_counts(plan)}"),
         ("maps", "; ".join([spec.map_name, *named])),
     ]
+
+
+def sample_counts(plan: Plan) -> str:
+    """Return how many samples each length has; a text may have fewer than the default."""
+    counts = {
+        len(planned.fitted(inputs, n)[1])
+        for planned in plan.planned_models
+        for inputs in planned.inputs
+        for n in planned.spec.lengths
+    }
+    return counted(max(counts), "sample") if len(counts) == 1 else f"{min(counts)} to {max(counts)} samples"
+
+
+def special_tokens(plan: Plan) -> str:
+    """Return whether special tokens are added to the texts: some tokenizers have none to add."""
+    from howsmooth.questions.inputs import TextInputs
+
+    added = {
+        inputs.adds_special_tokens
+        for planned in plan.planned_models
+        for inputs in planned.inputs
+        if isinstance(inputs, TextInputs)
+    }
+    if len(added) > 1:
+        return "special tokens added where the tokenizer has some"
+    return f"special tokens {'added' if added == {True} else 'not added'}"
 
 
 def _intervals(plan: Plan) -> str:
@@ -63,7 +90,7 @@ def _texts(plan: Plan) -> str:
     texts = ", ".join(inputs.run_fields["text"] for inputs in plan.planned_models[0].inputs)
     if spec.inputs != "text":
         return texts
-    return f"{texts}, cut by {spec.cutting}, special tokens {'added' if spec.adds_special_tokens else 'not added'}"
+    return f"{texts}, cut by {spec.cutting}, {special_tokens(plan)}"
 
 
 def _lengths(lengths: tuple[int, ...]) -> str:

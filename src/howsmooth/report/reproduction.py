@@ -34,6 +34,7 @@ INDEX_INTRODUCTION = (
     "A published line is drawn as published; nothing in it was fitted here."
 )
 _MAX_LOG_DISTANCE = math.log(30)  # a bound further from the points is listed in a note, not drawn
+_TEXTS = {"alice": "Alice in Wonderland", "ag_news": "AG_NEWS", "embedded": "the embedded text"}
 # (map, quantity): label and style of the series
 _STYLES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("attention", "lipschitz"): ("as described", {"colour": 0, "marker_index": 0, "law_linestyle": "solid"}),
@@ -309,7 +310,9 @@ def _about(outcome: Outcome) -> str:
     """Return the description of a figure and the number of its samples."""
     described = [record for record in outcome.records if record["quantity"] == "lipschitz"]
     counted = f"{sample_count_text(described).capitalize()}." if described else ""
-    return " ".join(filter(None, (outcome.figure.about, counted)))
+    texts = [_TEXTS.get(name, name) for name in dict.fromkeys(record["text"] for record in outcome.records)]
+    about = outcome.figure.about.replace("{texts}", " and ".join(texts) or "a text")
+    return " ".join(filter(None, (about, counted)))
 
 
 def _tables(outcome: Outcome) -> Iterator[Table]:

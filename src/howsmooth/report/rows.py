@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.models.map_types import MAPS
 from howsmooth.questions.measure import QUANTITIES
 from howsmooth.records import CURVE
+from howsmooth.texts.corpora import corpus_name
 
 if TYPE_CHECKING:
     from howsmooth.fits import Law
@@ -38,6 +40,8 @@ class Row:
         values: The value of each sample.
         worst: The record with the largest value.
         unfinished: Statuses of the samples that did not reach the tolerance.
+        lowers: The lower end of each sample's interval; None without one.
+        uppers: The upper ends.
     """
 
     model: str
@@ -47,11 +51,21 @@ class Row:
     values: tuple[float, ...]
     worst: dict[str, Any]
     unfinished: tuple[str, ...]
+    lowers: tuple[float | None, ...] = ()
+    uppers: tuple[float | None, ...] = ()
 
     @property
-    def mean(self) -> float:
-        """Mean over samples."""
-        return sum(self.values) / len(self.values)
+    def median(self) -> float:
+        """Median over samples."""
+        return median(self.values)
+
+    @property
+    def median_ends(self) -> tuple[float | None, float | None]:
+        """Ends of the median's interval: the medians of the ends of the samples' intervals, which contain it.
+
+        A median does not decrease if a value increases, so that the median lies between those of lower and upper ends.
+        """
+        return _median_of(self.lowers), _median_of(self.uppers)
 
     @property
     def caveat(self) -> str:
@@ -59,6 +73,11 @@ class Row:
         if not self.unfinished:
             return ""
         return f"{len(self.unfinished)} of {len(self.values)}: {', '.join(sorted(set(self.unfinished)))}"
+
+
+def _median_of(ends: Sequence[float | None]) -> float | None:
+    known = [end for end in ends if end is not None]
+    return median(known) if known and len(known) == len(ends) else None
 
 
 def none_first(key: Iterable[Any]) -> tuple:
@@ -88,6 +107,8 @@ def measurement_rows(records: Iterable[dict[str, Any]]) -> list[Row]:
             values=tuple(record["value"] for record in group),
             worst=max(group, key=lambda record: record["value"]),
             unfinished=tuple(record["status"] for record in group if record["status"] not in ACCEPTED_STATUSES),
+            lowers=tuple(record["lower"] for record in group),
+            uppers=tuple(record["upper"] for record in group),
         )
         for (model, layer, head, n), group in ((key, groups[key]) for key in order)
     ]
@@ -346,8 +367,7 @@ def text_name(record: dict[str, Any]) -> str:
         >>> text_name({"text": "embedded", "text_sha256": "9f", "special_tokens": "none"})
         'the embedded text, no special tokens added'
     """
-    name = "the embedded text" if record.get("text") == "embedded" else str(record.get("text"))
-    return name + special_tokens_text(record)
+    return corpus_name(str(record.get("text"))) + special_tokens_text(record)
 
 
 def special_tokens_text(record: dict[str, Any]) -> str:

@@ -168,7 +168,7 @@ class CostModel:
         probed_at, probes = self._probes(n)
         bytes_, stored = self._bytes(n, max(steps))
         recomputed = sum(max(0.0, s - stored) for s in steps) / len(steps)  # vectors that a second pass recomputes
-        solves = self.planned.num_maps * len(self.planned.inputs) * self.spec.samples
+        solves = self.planned.num_maps * sum(len(self.planned.fitted(inputs, n)[1]) for inputs in self.planned.inputs)
         pairs_per_solve = overhead + statistics.mean(steps) + recomputed
         return Cost(
             n=n,
@@ -334,7 +334,7 @@ class CostModel:
         timed_n = min(n, 8192) if isinstance(self.inputs, NormalisedInputs) else n
         layers = [layer for layer in self.planned.layers if layer is not None]
         _, seconds = self._timed(lambda: self.inputs.tokens(self.inputs.chunk(timed_n, 0), 0, layers))
-        return seconds * n / timed_n * self.spec.samples
+        return seconds * n / timed_n * len(self.planned.fitted(self.inputs, n)[1])
 
     def _bytes(self, n: int, steps: float) -> tuple[dict[str, int], int]:
         """Return the memory of the largest solve by purpose, and how many basis vectors fit."""

@@ -29,6 +29,7 @@ from howsmooth.questions.inputs import (
     TextInputs,
     chosen_heads,
     chosen_layers,
+    fit_lengths,
     inputs_of,
     perturbed_mask,
 )
@@ -65,7 +66,7 @@ class PlannedModel:
     """One model of a spec and its inputs, with what was found out by loading it once.
 
     Attributes:
-        spec: The whole spec.
+        spec: The spec, with the lengths of this model.
         model_spec: The choice of this model in the spec.
         load_arguments: Keyword arguments of `howsmooth.load`.
         identity: As `model_identity` returns it.
@@ -108,6 +109,11 @@ class PlannedModel:
     def memory(self, n: int) -> int:
         """Return the bytes of a solve with n tokens, scaled from the longest length."""
         return int(self.solve_bytes * n / max(self.spec.lengths))
+
+    def fitted(self, inputs: Inputs, n: int) -> tuple[int, range]:
+        """Return the length and the samples that there are for a length of the spec."""
+        n, samples = inputs.fitted(n, self.spec.samples) if isinstance(inputs, TextInputs) else (n, self.spec.samples)
+        return n, range(samples)
 
     def batch_size(self, n: int) -> int:
         """Return how many samples of n tokens are solved together; it depends on the spec and the model alone."""
@@ -157,10 +163,10 @@ class Plan:
         if not self.planned_models:
             return sum(1 for _ in self._coordinates())
         return sum(
-            sum(1 for _ in self._coordinates(planned, *self._fitted(inputs, n)))
+            sum(1 for _ in self._coordinates(planned, *planned.fitted(inputs, n)))
             for planned in self.planned_models
             for inputs in planned.inputs
-            for n in self.spec.lengths
+            for n in planned.spec.lengths
         )
 
     @cached_property
@@ -212,19 +218,14 @@ class Plan:
         if not self.planned_models:
             yield self._bundle_without_model()
             return
-        lengths = self.spec.lengths if self.in_process else sorted(self.spec.lengths, reverse=True)
         for number, planned in enumerate(self.planned_models):
+            lengths = planned.spec.lengths if self.in_process else sorted(planned.spec.lengths, reverse=True)
             for wanted, inputs in product(lengths, planned.inputs):
-                n, samples = self._fitted(inputs, wanted)
+                n, samples = planned.fitted(inputs, wanted)
                 size = len(samples) if self.question.samples_together else planned.batch_size(n)
                 seconds = self.costs[number].seconds(n) if self.costs else 1.0
                 for first in range(0, len(samples), size):
                     yield self._bundle(planned, inputs, n, samples[first : first + size], seconds)
-
-    def _fitted(self, inputs: Inputs, n: int) -> tuple[int, range]:
-        """Return the length and the samples that there are for a length of the spec."""
-        n, samples = inputs.fitted(n, self.spec.samples) if isinstance(inputs, TextInputs) else (n, self.spec.samples)
-        return n, range(samples)
 
     def _bundle_without_model(self) -> Bundle:
         spec = self.spec
@@ -393,10 +394,14 @@ def prepare(
     planned_models, costs = [], []
     for model_spec in chain.from_iterable(series.members() for series in spec.models):
         if log is not None:
-            log(f"loading {model_spec.name}")
+            log(f"loading {model_spec.label}")
         arguments = load_arguments(spec, model_spec)
         model = _load(arguments)
-        planned = plan_model(spec, model_spec, model, corpora, arguments)
+        fitted, notes = fit_lengths(model, corpora, spec)
+        if log is not None:
+            for note in notes:
+                log(f"note: {note}")
+        planned = plan_model(fitted, model_spec, model, corpora, arguments)
         planned_models.append(planned)
         if timed and spec.question == "measure":
             from howsmooth.studies.costs import CostModel

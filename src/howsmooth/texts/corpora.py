@@ -7,6 +7,7 @@ A source is one string, interpreted in this order:
     -                   stdin
     alice, ag_news      the paper's corpora: a file in $HOWSMOOTH_DATA, otherwise NLTK and `datasets`
     hf:NAME             a dataset on the Hugging Face Hub
+    string:TEXT         the text itself
     anything else       a path: a folder of text files, a CSV file in the form of AG_NEWS, or a text file
 """
 
@@ -29,8 +30,11 @@ from howsmooth.reading import read_whole
 from howsmooth.texts.generated import DEFAULT_WORDS, generated_text
 
 FORMATS = ("auto", "text", "ag_news")
+STRING = "string:"  # a source that starts with it is the text itself
 DATA = "HOWSMOOTH_DATA"  # environment variable: a folder with the files of the paper's corpora
 PAPER_CORPORA = {"alice": "alice.txt", "ag_news": "ag_news_test.csv"}
+_LONGEST_NAME = 200  # characters of a name without white space; a longer string is a text, in any script
+_LONGEST_PATH = 4096
 _SUFFIXES = (".txt", ".md", ".rst", ".text")
 
 
@@ -84,7 +88,8 @@ def read_corpus(
     """Read a corpus from a source: a name or a path, as described above.
 
     Args:
-        source: "embedded", "generated", "-", "alice", "ag_news", "hf:NAME", or the path of a file or a folder.
+        source: "embedded", "generated", "-", "alice", "ag_news", "hf:NAME", "string:TEXT", or the path of a file or a
+            folder.
         name: The name of the corpus in records; by default it is derived from the source.
         format: Of a file: "text", "ag_news" (rows of class, title, description), or "auto" (by the file's ending).
         split: Of a dataset on the Hugging Face Hub: which split.
@@ -116,6 +121,8 @@ def read_corpus(
         found, documents = "stdin", (_decode(read_whole(sys.stdin.buffer, "stdin"), "stdin"),)
     elif source in PAPER_CORPORA and not os.path.exists(source):
         found, documents = source, _read_paper_corpus(source)
+    elif source.startswith(STRING):
+        found, documents = "string", (_checked_string(source.removeprefix(STRING)),)
     elif source.startswith("hf:"):
         found, documents = source, _read_dataset(source.removeprefix("hf:"), split, column, subset)
     else:
@@ -123,7 +130,7 @@ def read_corpus(
     documents = tuple(document for document in documents if document.strip())
     if not documents:
         raise InputError(
-            f"expected some text, got nothing in {source if source != '-' else 'stdin'}; give a text that is not empty"
+            f"expected some text, got nothing in {'stdin' if source == '-' else found}; give a text that is not empty"
         )
     return Corpus(name or found, documents)
 
@@ -162,10 +169,48 @@ def _parse_ag_news(content: str, path: Path) -> tuple[str, ...]:
 def _read_bytes(path: Path) -> bytes:
     try:
         return read_whole(path, path)
+    except FileNotFoundError as error:
+        raise InputError(
+            f"expected a text, got {str(path)[:200]} ({(error.strerror or str(error)).lower()}); give the path of a "
+            "file, a corpus (embedded, generated, alice, ag_news, hf:NAME), or the text itself (--string TEXT, in "
+            "Python 'string:TEXT')"
+        ) from None
     except OSError as error:
         raise InputError(
-            f"expected a readable text file, got {path} ({(error.strerror or str(error)).lower()}); check the path"
+            f"expected a readable text file, got {str(path)[:200]} ({(error.strerror or str(error)).lower()}); check "
+            "the path"
         ) from None
+
+
+def corpus_name(name: str) -> str:
+    """Return the name of a corpus in a sentence.
+
+    Example:
+        >>> corpus_name("embedded"), corpus_name("alice")
+        ('the embedded text', 'alice')
+    """
+    return {"embedded": "the embedded text", "string": "the given text"}.get(name, name)
+
+
+def is_text_itself(text: str) -> bool:
+    """Return whether a string is a text, not the name of one: it has white space, and names no corpus and no file.
+
+    Example:
+        >>> is_text_itself("It rained."), is_text_itself("alice"), is_text_itself("hf:a dataset")
+        (True, False, False)
+    """
+    if not re.search(r"\s", text.strip()) and len(text) <= _LONGEST_NAME:
+        return False
+    return not text.startswith(("hf:", STRING)) and not os.path.exists(os.path.expanduser(text[:_LONGEST_PATH]))
+
+
+def _checked_string(text: str) -> str:
+    """Return a text with newlines as line ends; a command line may contain bytes that are no UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError("expected a text in UTF-8, got other bytes; check how the terminal encodes it") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _decode(raw: bytes, where: object) -> str:

@@ -42,7 +42,7 @@ class GeneratedInput(StrictModel):
 
 
 class Figure(StrictModel):
-    """One figure: studies of texts, generated inputs, or both."""
+    """One figure: studies of texts, generated inputs, or both. In `about`, {texts} are those that were measured."""
 
     name: str
     title: str

@@ -10,7 +10,7 @@ from howsmooth.attack.configurations import castin
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.questions.measure import MeasureSpec
-from howsmooth.questions.spec import ModelChoice, TextChoice
+from howsmooth.questions.spec import ModelChoice, TextChoice, select_indices
 from howsmooth.spectral import Solver
 from howsmooth.studies.figures.definition import Figure, GeneratedInput
 from howsmooth.studies.figures.generated_inputs import (
@@ -35,7 +35,7 @@ EMBEDDED_SAMPLES = 3  # the embedded text is short
 QUICK_NUM_LENGTHS, QUICK_MAX_LENGTH, QUICK_SAMPLES = 4, 32, 2
 NUM_BOUND_LENGTHS = 5  # bounds are smooth in n: a few lengths suffice to draw them
 MAX_LAYERS_ALL = 6  # of a model that the user names, all layers are measured if there are at most so many
-MIDDLE_LAYER = -1  # replaced by the middle layer once the model is loaded
+MIDDLE_LAYER = -(2**31)  # no layer has this number; replaced by the middle layer once the model is loaded
 
 
 @dataclass(frozen=True)
@@ -193,13 +193,16 @@ class _FigureRun:
         try:
             labelled = load_labelled(label, source)
         except InputError as error:
-            self.outcome.missing += [Missing(label, (one.layer,), _text_label(one), str(error)) for one in inputs]
+            for one in inputs:
+                layers = () if one.layer == MIDDLE_LAYER else (one.layer,)
+                self.outcome.missing.append(Missing(label, layers, _text_label(one), str(error)))
             return
         for one in inputs:
             try:
-                if one.layer == MIDDLE_LAYER:
-                    middle = labelled.model.layer_numbers[labelled.model.layers // 2]
-                    one = one.model_copy(update={"layer": middle})
+                available = labelled.model.layer_numbers
+                chosen = available[len(available) // 2] if one.layer == MIDDLE_LAYER else one.layer
+                (layer,) = select_indices((chosen,), available, f"layers of {labelled.label}")
+                one = one.model_copy(update={"layer": layer})
                 jobs += _jobs_of(labelled, one, self.options, bounds=self.figure.bounds)
             except InputError as error:
                 self.outcome.missing.append(Missing(label, (one.layer,), _text_label(one), str(error)))
