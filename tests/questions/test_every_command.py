@@ -10,7 +10,7 @@ import pytest
 
 import howsmooth as package
 from howsmooth.cli.main import group
-from howsmooth.questions import QUESTIONS, find_question, question_of, record_error
+from howsmooth.questions import QUESTIONS, question_of, record_error
 from howsmooth.records.lock import only_writer
 from tests import reasons
 
