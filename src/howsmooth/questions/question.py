@@ -104,7 +104,8 @@ class Question:
         records: The types of its records; the first is that of most of them.
         answer: Yields the place and the fields of each record, for some places of a `Work`.
         tables: Returns what the terminal and the page show of its records.
-        charts: Returns the charts of its records (`howsmooth.report.chart`); None if nothing is drawn.
+        charts: Returns the picture of its records (`howsmooth.report.chart.Picture`), or panels in the default
+            arrangement; None if nothing is drawn.
         figure: "module:name" of a function (records, theme) -> matplotlib figure, in place of `charts`.
         plots: What --plot shows, in words.
         noun: What a record is called when records are counted.
@@ -133,7 +134,7 @@ class Question:
     answer: Callable[[Work, Sequence[Place]], Iterator[tuple[Place, Fields]]]
     tables: Callable[[Sequence[Fields]], Sequence[RenderableType]]
     about: str
-    charts: Callable[[Sequence[Fields]], Sequence[Any]] | None = None
+    charts: Callable[[Sequence[Fields]], Any] | None = None
     figure: str | None = None
     plots: str = ""
     noun: str = "record"

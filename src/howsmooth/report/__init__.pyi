@@ -1,5 +1,6 @@
 from howsmooth.report.web_page import report_page as report_page
-from howsmooth.report.figure import growth_figure as growth_figure, bounds_figure as bounds_figure, draw as draw
+from howsmooth.report.figure import draw as draw
+from howsmooth.report.charts import growth_picture as growth_picture, bounds_picture as bounds_picture
 from howsmooth.report.style import figure_style as figure_style
 from howsmooth.report.figure import save_figure as save_figure
 from howsmooth.report.paper import write_figures as write_figures
@@ -10,6 +11,8 @@ from howsmooth.report.charts import (
     heat_maps as heat_maps,
 )
 from howsmooth.report.chart import (
+    Picture as Picture,
+    Panel as Panel,
     Chart as Chart,
     Axis as Axis,
     Series as Series,

@@ -25,6 +25,7 @@ PALETTE_SIZE = 6  # categorical colours; more would be hard to distinguish
 MAX_DETAILED_SERIES = PALETTE_SIZE  # with more series of samples, only their median lines are drawn
 _JSON_DIGITS = 7  # significant digits of plotted numbers; the tables of the report keep all digits
 _REFERENCE_START = 0.72  # reference lines start at this multiple of the smallest y
+_MESSAGE_HEIGHT = 2.0  # inches, of a panel that contains only a message
 _REFERENCE_STOP = 1.1  # and stop at this multiple of the largest y
 
 Scale: TypeAlias = Literal["linear", "log", "exponents"]
@@ -146,8 +147,58 @@ class ReferenceSlope:
     linestyle: LineStyle = "dashed"
 
 
+class Panel:
+    """What one panel of a picture shows: base of `Chart`, `HeatMap` and `Tokens`.
+
+    A new kind is a frozen dataclass derived from this class, and one function in `howsmooth.report.figure.DRAWN_BY`.
+    """
+
+    title: str
+
+    def row_height(self, width: float, height: float) -> float:
+        """Return the height in inches of a panel of some width, where the picture declares a height."""
+        return height
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is shown as JSON, without fields that have their default value."""
+        return {"kind": type(self).__name__.lower(), **_to_json(self)}
+
+
 @dataclass(frozen=True)
-class Chart:
+class Picture:
+    """Panels and how they are arranged: what `howsmooth.report.draw` draws as one figure.
+
+    Attributes:
+        panels: The panels, row by row.
+        columns: Largest number of panels in a row.
+        width: Width of a panel on a screen, in inches.
+        height: Height of a row of panels on a screen, in inches.
+        title: Title above all panels.
+        many_panels: Whether there are many small panels, which have smaller text on a screen.
+        shared_legend: Whether there is one legend for all panels instead of one for each.
+        mosaic: Rows of letters, separated by semicolons, for panels that span rows or columns: in "AB;AC" the first
+            panel is as high as the other two; in place of `columns`.
+        width_ratios: Widths of the columns of a mosaic relative to each other.
+    """
+
+    panels: Sequence[Panel]
+    columns: int = 3
+    width: float = 5.4
+    height: float = 4.6
+    title: str = ""
+    many_panels: bool = False
+    shared_legend: bool = False
+    mosaic: str = ""
+    width_ratios: Sequence[float] = ()
+
+    @classmethod
+    def of(cls, drawn: Picture | Sequence[Panel]) -> Picture:
+        """Return a picture as it is, and panels in the default arrangement."""
+        return drawn if isinstance(drawn, Picture) else cls(drawn)
+
+
+@dataclass(frozen=True)
+class Chart(Panel):
     """One panel with an x-axis and a y-axis.
 
     Attributes:
@@ -208,13 +259,13 @@ class Chart:
             lines.append((line, Annotation(x_end, y_end, slope.label)))
         return lines
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the chart as JSON for the HTML report, without fields that have their default value."""
-        return {"kind": "chart", **_to_json(self)}
+    def row_height(self, width: float, height: float) -> float:
+        """Return the declared height; a message needs less."""
+        return min(height, _MESSAGE_HEIGHT) if self.message else height
 
 
 @dataclass(frozen=True)
-class HeatMap:
+class HeatMap(Panel):
     """A matrix of values on a logarithmic colour scale.
 
     Attributes:

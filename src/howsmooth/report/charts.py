@@ -9,6 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
+from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
 from howsmooth.report.chart import (
     PALETTE_SIZE,
@@ -18,6 +19,7 @@ from howsmooth.report.chart import (
     Chart,
     HeatMap,
     LineStyle,
+    Picture,
     ReferenceSlope,
     Series,
 )
@@ -45,6 +47,7 @@ LIPSCHITZ_LABEL = "local Lipschitz constant  ‖D$_X$f‖$_2$"
 _LINESTYLES: tuple[LineStyle, ...] = ("solid", "dashed", "dotted", "dashdot")
 METRICS: dict[str, Callable[[Iterable[float]], float]] = {"median over samples": median, "largest sample": max}
 _MAX_PANELS = 12
+_MAX_BOUND_ROWS = 3  # maps, each with its two panels in a row; more maps are two to a row
 _MAX_LEGEND_ENTRIES = 12
 _MAX_LOG_RATIO = math.log(1e5)  # a bound further from the constant, or from other bounds, is listed in a note
 _MAX_LOG = 700.0  # exp of more is not a float
@@ -73,6 +76,23 @@ def growth_charts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> 
         replace(chart, title=f"{chart.title}, {symbol(quantity)}") if several_quantities else chart
         for chart, (_, quantity, _) in zip(charts, groups, strict=True)
     ]
+
+
+def growth_picture(records: Sequence[dict[str, Any]], laws: dict[tuple, Law] | None = None) -> Picture:
+    """Return the picture of `growth_charts`: one panel for each model.
+
+    Args:
+        records: Measurements, as `howsmooth.measure` returns them.
+        laws: Fitted laws by curve; by default those that `howsmooth.fits.growth_laws` fits.
+    """
+    charts = growth_charts(records, growth_laws(records) if laws is None else laws)
+    return Picture(charts, columns=len(charts), height=legend_height(charts))
+
+
+def legend_height(charts: Sequence[Chart]) -> float:
+    """Return the height in inches of panels whose legends are below them, with two entries in a line."""
+    entries = [sum(bool(series.label) for series in chart.series) for chart in charts]
+    return 4.6 + 0.22 * math.ceil(max(entries, default=0) / 2)
 
 
 def growth_chart(
@@ -173,6 +193,24 @@ def check_panel_count(maps: int) -> None:
         raise InputError(
             f"expected at most {_MAX_PANELS} maps in one figure, got {maps}; choose some with --layers or --heads"
         )
+
+
+def bounds_picture(records: Sequence[dict[str, Any]], *, columns: int | None = None) -> Picture:
+    """Return the picture of `bounds_charts`: for each map, bounds at the measured tokens and on the worst case.
+
+    Args:
+        records: Bounds of one model, as `howsmooth.bound` returns them.
+        columns: Panels in a row; by default the two panels of a map are side by side.
+    """
+    maps = len({(record["layer"], record["head"]) for record in records})
+    check_panel_count(maps)
+    return Picture(
+        bounds_charts(records),
+        columns=columns or (2 if maps <= _MAX_BOUND_ROWS else 4),
+        height=4.0,
+        shared_legend=True,
+        title=f"{model_name(records[0]['model'])}: bounds and the measured constant",
+    )
 
 
 def bounds_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:

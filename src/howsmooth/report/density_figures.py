@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from howsmooth.errors import InputError
 from howsmooth.questions.flows import of_kind
 from howsmooth.records.arrays import unpack
+from howsmooth.report.chart import Picture
 from howsmooth.report.charts import rate_chart
 from howsmooth.report.figure import draw, save_figure
 from howsmooth.report.flow_figures import save_frames
@@ -307,7 +308,7 @@ def save_rate_figure(path: str | Path, records: Sequence[dict[str, Any]], *, the
 
 def rate_figure(records: Sequence[dict[str, Any]], *, title: str, theme: str = "light") -> Figure:
     """Draw `rate_chart`."""
-    return draw([rate_chart(records, title)], theme=theme, width=7.0, height=4.6 + 0.22 * (len(records) + 1))
+    return draw(Picture([rate_chart(records, title)], width=7.0, height=4.6 + 0.22 * (len(records) + 1)), theme=theme)
 
 
 def save_density_animation(path: str | Path, records: Sequence[dict[str, Any]], *, theme: str = "light") -> None:

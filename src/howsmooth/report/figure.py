@@ -27,11 +27,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from howsmooth.fits import growth_laws
 from howsmooth.lazy import deferred
-from howsmooth.report.chart import Axis, Chart, Colour, Series
-from howsmooth.report.charts import bounds_charts, check_panel_count, growth_charts
-from howsmooth.report.rows import exponent, model_name
+from howsmooth.report.chart import Axis, Chart, Colour, Panel, Picture, Series
+from howsmooth.report.rows import exponent
 from howsmooth.report.style import (
     STYLES,
     THEMES,
@@ -50,14 +48,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from howsmooth.fits import Law
     from howsmooth.questions.question import Question
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINESTYLES = {"solid": "-", "dashed": (0, (5, 2.5)), "dotted": (0, (1, 1.8)), "dashdot": (0, (5, 2, 1, 2)), "": "none"}
-_MESSAGE_HEIGHT = 2.0  # inches, of a row of panels that contain only a message
 _MAX_NOTE_LINES = 2  # below a panel
-_MAX_BOUND_ROWS = 3  # maps, each with its two panels in a row; more maps are two to a row
 
 
 def save_figure(figure: Figure, path: Any, *, format: str | None = None) -> None:
@@ -85,67 +80,12 @@ def draw_question(question: Question, records: Sequence[dict[str, Any]], *, them
     return draw([] if question.charts is None else question.charts(records), theme=theme)
 
 
-def growth_figure(records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, theme: str = "light") -> Figure:
-    """Draw `growth_charts`: Lip against n, one panel for each model.
+def draw(picture: Picture | Sequence[Panel], *, theme: str = "light") -> Figure:
+    """Draw a picture, in the style of `figure_style`.
 
     Args:
-        records: Measurements, as `howsmooth.measure` returns them.
-        laws: Fitted laws by curve, as `howsmooth.fits.growth_laws` returns them.
+        picture: The picture, or panels in the default arrangement.
         theme: Key of `THEMES`: "light" or "dark".
-    """
-    charts = growth_charts(records, laws)
-    legend_lines = max(math.ceil(sum(bool(series.label) for series in chart.series) / 2) for chart in charts)
-    return draw(charts, theme=theme, columns=len(charts), width=5.4, height=4.6 + 0.22 * legend_lines)
-
-
-def measure_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """Draw `growth_figure` with the laws of the records."""
-    return growth_figure(records, growth_laws(records), theme=theme)
-
-
-def bounds_figure(records: Sequence[dict[str, Any]], *, theme: str = "light", columns: int | None = None) -> Figure:
-    """Draw `bounds_charts`: for each map of one model, bounds at the measured tokens and on the worst case.
-
-    Args:
-        records: Bounds, as `howsmooth.bound` returns them.
-        theme: Key of `THEMES`: "light" or "dark".
-        columns: Panels in a row; by default the two panels of a map are side by side.
-    """
-    maps = len({(record["layer"], record["head"]) for record in records})
-    check_panel_count(maps)
-    return draw(
-        bounds_charts(records),
-        theme=theme,
-        columns=columns or (2 if maps <= _MAX_BOUND_ROWS else 4),
-        width=5.4,
-        height=4.0,
-        shared_legend=True,
-        title=f"{model_name(records[0]['model'])}: bounds and the measured constant",
-    )
-
-
-def draw(
-    charts: Sequence[Chart],
-    *,
-    theme: str = "light",
-    columns: int = 3,
-    width: float = 5.4,
-    height: float = 4.6,
-    title: str = "",
-    many_panels: bool = False,
-    shared_legend: bool = False,
-) -> Figure:
-    """Draw charts as panels of one figure, row by row, in the style of `figure_style`.
-
-    Args:
-        charts: One chart for each panel.
-        theme: Key of `THEMES`: "light" or "dark".
-        columns: Largest number of panels in a row.
-        width: Width of a panel on a screen, in inches.
-        height: Height of a panel on a screen, in inches.
-        title: Title above all panels.
-        many_panels: Whether there are many small panels, which have smaller text on a screen.
-        shared_legend: Whether there is one legend for all panels instead of one for each.
 
     Example:
         >>> from howsmooth.report import Series
@@ -154,11 +94,15 @@ def draw(
         >>> [panel.get_title(loc="left") for panel in figure.axes]
         ['A model']
     """
-    colours, style = THEMES[theme], current_style(many_panels=many_panels)
+    picture = Picture.of(picture)
+    charts: Any = picture.panels
+    columns, width, height, title = picture.columns, picture.width, picture.height, picture.title
+    shared_legend = picture.shared_legend
+    colours, style = THEMES[theme], current_style(many_panels=picture.many_panels)
     columns = min(columns, len(charts), style.max_columns)
     n_rows = math.ceil(len(charts) / columns)
     rows = [charts[i * columns : (i + 1) * columns] for i in range(n_rows)]
-    heights = [_MESSAGE_HEIGHT if all(chart.message for chart in row) else height for row in rows]
+    heights = [max(chart.row_height(width, height) for chart in row) for row in rows]
     legend_below = shared_legend or (len(charts) == 1 and style is not STYLES["screen"])
     extra_height = 1.2 if shared_legend else 0.5 if title else 0.0
     figure = new_figure(max(6.4, width * columns), sum(heights) + extra_height, colours, rows=n_rows, style=style)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from howsmooth.errors import InputError
 from howsmooth.questions.flows import of_kind
-from howsmooth.report.chart import Axis, Band, Chart, LineStyle, Series
+from howsmooth.report.chart import Axis, Band, Chart, LineStyle, Picture, Series
 from howsmooth.report.figure import draw
 from howsmooth.report.flow_tables import depth_runs, flows_of
 from howsmooth.report.rows import model_name
@@ -241,13 +241,15 @@ def depth_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> 
     charts = depth_charts(records)
     models = list(dict.fromkeys(record["model"] for record in records))
     return draw(
-        charts,
+        Picture(
+            charts,
+            columns=len(charts) // len(models),
+            width=4.1,
+            height=4.2,
+            many_panels=True,
+            title=f"{model_name(models[0])}, n = {_lengths_text(records)}" if len(models) == 1 else "",
+        ),
         theme=theme,
-        columns=len(charts) // len(models),
-        width=4.1,
-        height=4.2,
-        many_panels=True,
-        title=f"{model_name(models[0])}, n = {_lengths_text(records)}" if len(models) == 1 else "",
     )
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.lipschitz.criterion import line_splitting_grid
 from howsmooth.lipschitz.splitting import SPLITS
-from howsmooth.report.chart import PALETTE_SIZE, Annotation, Axis, Chart, LineStyle, Series
-from howsmooth.report.charts import LENGTH_LABEL
+from howsmooth.report.chart import PALETTE_SIZE, Annotation, Axis, Chart, LineStyle, Picture, Series
+from howsmooth.report.charts import LENGTH_LABEL, legend_height
 from howsmooth.report.figure import draw
 from howsmooth.report.rows import LOG10, model_name
 from howsmooth.report.style import THEMES, Theme, apply_theme, current_style, finish_figure, new_figure
@@ -186,8 +186,7 @@ def distance_chart(records: Sequence[dict[str, Any]]) -> Chart:
 
 
 def _draw(chart: Chart, theme: str) -> Figure:
-    legend_lines = math.ceil(sum(bool(series.label) for series in chart.series) / 2)
-    return draw([chart], theme=theme, width=7.2, height=4.6 + 0.22 * legend_lines)
+    return draw(Picture([chart], width=7.2, height=legend_height([chart])), theme=theme)
 
 
 def _colour(index: int, count: int) -> int | float:

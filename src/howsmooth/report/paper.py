@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.fits import growth_laws
 from howsmooth.questions import find_question
 from howsmooth.records import CURVE
-from howsmooth.report.chart import MAX_DETAILED_SERIES, HeatMap
+from howsmooth.report.chart import MAX_DETAILED_SERIES, HeatMap, Picture
 from howsmooth.report.charts import group_by, growth_chart, heat_maps, is_drawable, tightness_chart
 from howsmooth.report.figure import draw, draw_question, save_figure
 from howsmooth.report.rows import model_name, number
@@ -74,7 +74,7 @@ def _measurement_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[st
         )
         title = model if is_detailed else f"{model}: {curves} maps, first layer dark"
         chart = replace(chart, title=title, y_axis=replace(chart.y_axis, label=r"Lip $= \|D_X f\|_2$"))
-        yield ("growth", draw([chart], width=_WIDTH, height=4.0 + 0.2 * math.ceil(curves / 2) * is_detailed))
+        yield ("growth", draw(Picture([chart], width=_WIDTH, height=4.0 + 0.2 * math.ceil(curves / 2) * is_detailed)))
     for kind, maps in heat_maps(records).items():
         if maps:
             last = maps[-1]  # the maps of heads are one for each length: take the longest
@@ -84,7 +84,7 @@ def _measurement_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[st
 def _bound_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Figure]]:
     chart = tightness_chart(records)
     if chart is not None:
-        yield ("tightness", draw([chart], width=_WIDTH, height=1.5 + 0.33 * len(chart.y_axis.tick_labels)))
+        yield ("tightness", draw(Picture([chart], width=_WIDTH, height=1.5 + 0.33 * len(chart.y_axis.tick_labels))))
 
 
 def draw_heat_map(heat: HeatMap) -> Figure:

@@ -4,7 +4,7 @@ All figures of the package are made by `new_figure`, in the style that `figure_s
 with matplotlib, have it as well:
 
     with figure_style("paper"):
-        growth_figure(records, laws).savefig("growth.pdf")
+        draw(growth_picture(records)).savefig("growth.pdf")
 
 Fonts in PDF, PS and EPS files are embedded as Type 42 (TrueType), which publishers accept and editors can select; SVG
 files keep their text as text.
