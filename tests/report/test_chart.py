@@ -8,16 +8,10 @@ import math
 import pytest
 
 from howsmooth.fits import growth_laws
-from howsmooth.report.chart import MAX_DETAILED_SERIES, Axis, Chart, ReferenceSlope, Series
-from howsmooth.report.charts import (
-    bounds_charts,
-    growth_chart,
-    growth_charts,
-    heat_maps,
-    sample_count_text,
-    tightness_chart,
-)
+from howsmooth.report.chart import MAX_DETAILED_SERIES, Axis, Chart, Picture, ReferenceSlope, Series
+from howsmooth.report.charts import bounds_charts, growth_chart, growth_charts, heat_maps, sample_count_text
 from howsmooth.report.page_tables import tables_of
+from howsmooth.report.paper import tightness_chart
 from howsmooth.report.web_page import page_charts
 from tests import reasons
 from tests.tolerances import assert_close, less
@@ -190,5 +184,5 @@ def test_a_message_replaces_a_chart_without_data():
     pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     from howsmooth.report.figure import draw
 
-    (panel,) = draw([Chart("gone", Axis(""), Axis(""), message="missing: no weights")], many_panels=True).axes
+    (panel,) = draw(Picture([Chart("gone", Axis(""), Axis(""), message="missing: no weights")], many_panels=True)).axes
     assert panel.texts[0].get_text() == "missing: no weights" and panel.lines[:] == []

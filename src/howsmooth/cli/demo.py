@@ -49,7 +49,8 @@ def command(folder: str, svg_path: str | None) -> int:
     load_torch(run.stderr)
 
     from howsmooth.fits import growth_laws
-    from howsmooth.report.figure import growth_figure, save_figure
+    from howsmooth.report.charts import growth_picture
+    from howsmooth.report.figure import draw, save_figure
     from howsmooth.report.measurement_tables import summary
     from howsmooth.report.style import figure_style
     from howsmooth.report.web_page import report_page
@@ -66,7 +67,7 @@ def command(folder: str, svg_path: str | None) -> int:
     finally:
         if run.records:
             with run.defer_write_errors(plot_path, "--out"), figure_style(chosen_style()):
-                save_figure(growth_figure(run.records, growth_laws(run.records)), plot_path)
+                save_figure(draw(growth_picture(run.records)), plot_path)
             with run.defer_write_errors(page_path, "--out"):
                 write_page(page_path, report_page(run.records))
             for name, path in (("plot", plot_path), ("records", records_path), ("page", page_path)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.bounds.titles import title_of
 from howsmooth.records import json_line
-from howsmooth.report.chart import Axis, Chart, Series
+from howsmooth.report.chart import Axis, Chart, Picture, Series
 from howsmooth.report.charts import LENGTH_LABEL, group_by, sample_count_text, samples_series
 from howsmooth.report.figure import draw as draw_charts
 from howsmooth.report.figure import save_figure
@@ -154,15 +154,15 @@ def draw(panels: list[Panel], outcome: Outcome, *, theme: str = "light") -> Figu
     """Draw one picture."""
     layers = len({panel.key[2] for panel in panels})
     columns = 3 if outcome.figure.sheet == "figure" or not 1 < layers <= 4 else layers
-    return draw_charts(
+    picture = Picture(
         [panel_chart(panel, outcome.figure.x, outcome.figure.y) for panel in panels],
-        theme=theme,
         columns=columns,
         width=4.1,
         height=4.4,
         many_panels=True,
         title=outcome.figure.title,
     )
+    return draw_charts(picture, theme=theme)
 
 
 def panel_chart(panel: Panel, x: str = "n", y: str = "value") -> Chart:
