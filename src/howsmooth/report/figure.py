@@ -149,7 +149,7 @@ def draw_panel(panel: Axes, chart: Panel, canvas: Canvas, height: float) -> None
 
     DRAWN_BY[type(chart)](panel, chart, canvas)
     style, colour = canvas.style, canvas.theme["foreground"]
-    heading = wrap(chart.title, 0.88 * canvas.width, style.title_size)
+    heading = wrap(chart.title, 0.8 * canvas.width, style.title_size)  # bold, and beside the labels of the axis
     panel.set_title(heading, color=colour, fontsize=style.title_size, fontweight="bold", loc="left")
     if isinstance(chart, (Chart, HeatMap)) and panel.get_yticks().size:  # no message in its place
         for axis, declared, room in (("x", chart.x_axis, 0.95 * canvas.width), ("y", chart.y_axis, height)):
