@@ -8,7 +8,7 @@ import warnings
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from howsmooth.report.chart import token_picture
+from howsmooth.report.charts import token_picture
 from howsmooth.report.colours import gain_colouring, share_colouring
 from howsmooth.report.figure import draw, point_positions, save_figure
 

@@ -23,7 +23,7 @@ from howsmooth.explorer.components import (
 from howsmooth.explorer.forms import texts_of
 from howsmooth.explorer.question_tab import components_of
 from howsmooth.explorer.tabs import layers_form
-from howsmooth.report.chart import token_picture
+from howsmooth.report.charts import token_picture
 from howsmooth.report.colours import Colouring, gain_colouring, share_colouring
 from howsmooth.report.figure import draw as draw_picture
 from howsmooth.report.page_tables import tables_of

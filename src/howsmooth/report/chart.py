@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from howsmooth.fits import Law
 from howsmooth.report.colours import Colouring
-from howsmooth.report.rows import token
 
 PALETTE_SIZE = 6  # categorical colours; more would be hard to distinguish
 MAX_DETAILED_SERIES = PALETTE_SIZE  # with more series of samples, only their median lines are drawn
@@ -416,24 +415,6 @@ def drawable(values: Iterable[float | None], missing: float | None = math.nan, *
         return 1e-290 <= (v if positive else abs(v)) <= 1e290 or (v == 0 and not positive)
 
     return [v if v is not None and is_shown(v) else missing for v in values]
-
-
-def token_picture(words: Sequence[str], colourings: Sequence[Colouring], *, title: str = "") -> Picture:
-    """Return the picture of a text, once for each colouring.
-
-    Args:
-        words: The tokens.
-        colourings: What colours show, each with one number for each token.
-        title: A line above all of it.
-
-    Example:
-        >>> from howsmooth.report.colours import share_colouring
-        >>> picture = token_picture(["the", " bridge"], [share_colouring([0.9, 0.1])], title="layer 0")
-        >>> picture.panels[0].words
-        ['the', 'bridge']
-    """
-    shown = [token(word, 30) for word in words]
-    return Picture([Tokens(shown, colouring) for colouring in colourings], columns=1, width=10.0, title=title)
 
 
 def _to_json(value: Any) -> Any:

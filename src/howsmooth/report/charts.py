@@ -12,7 +12,19 @@ from howsmooth.errors import InputError
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
 from howsmooth.records.arrays import evenly_spaced
-from howsmooth.report.chart import PALETTE_SIZE, Axis, Band, Chart, HeatMap, LineStyle, Picture, ReferenceSlope, Series
+from howsmooth.report.chart import (
+    PALETTE_SIZE,
+    Axis,
+    Band,
+    Chart,
+    HeatMap,
+    LineStyle,
+    Picture,
+    ReferenceSlope,
+    Series,
+    Tokens,
+)
+from howsmooth.report.colours import Colouring
 from howsmooth.report.rows import (
     BoundRow,
     bound_rows,
@@ -27,6 +39,7 @@ from howsmooth.report.rows import (
     number,
     scope_text,
     symbol,
+    token,
 )
 
 if TYPE_CHECKING:
@@ -380,6 +393,24 @@ def _heat_map(records: Sequence[dict[str, Any]], column: str, title: str, metric
         [[cells.get((layer, j)) for j in columns] for layer in layers],
         show_values=True,
     )
+
+
+def token_picture(words: Sequence[str], colourings: Sequence[Colouring], *, title: str = "") -> Picture:
+    """Return the picture of a text, once for each colouring.
+
+    Args:
+        words: The tokens.
+        colourings: What colours show, each with one number for each token.
+        title: A line above all of it.
+
+    Example:
+        >>> from howsmooth.report.colours import share_colouring
+        >>> picture = token_picture(["the", " bridge"], [share_colouring([0.9, 0.1])], title="layer 0")
+        >>> picture.panels[0].words
+        ['the', 'bridge']
+    """
+    shown = [token(word, 30) for word in words]
+    return Picture([Tokens(shown, colouring) for colouring in colourings], columns=1, width=10.0, title=title)
 
 
 def group_by(records: Sequence[dict[str, Any]], *names: str) -> dict[tuple, list[dict[str, Any]]]:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.errors import InputError
 from howsmooth.report.chart import Axis, Chart, HeatMap, Panel, Picture, Tokens
 from howsmooth.report.legends import draw_shared_legend
-from howsmooth.report.style import STYLES, THEMES, Theme, apply_theme, current_style, new_figure, set_heading
+from howsmooth.report.style import STYLES, THEMES, Theme, apply_theme, current_style, new_figure
 from howsmooth.report.texts import fit_label, wrap
 from howsmooth.report.ticks import separate_tick_labels, set_ticks
 
@@ -119,7 +119,9 @@ def draw(picture: Picture | Sequence[Panel], *, theme: str = "light") -> Figure:
     if legend_below:
         draw_shared_legend(figure, panels, max(len(one_row), style.legend_columns), colours, style)
     if picture.title:
-        set_heading(figure, picture.title, colours)
+        text = wrap(picture.title, 0.98 * figure.get_figwidth(), style.heading_size, 3)
+        options: dict[str, Any] = {"fontsize": style.heading_size, "fontweight": "bold"}
+        figure.suptitle(text, color=colours["foreground"], x=0.01, ha="left", **options)
     return separate_tick_labels(figure)
 
 
@@ -147,7 +149,7 @@ def draw_panel(panel: Axes, chart: Panel, canvas: Canvas, height: float) -> None
 
     DRAWN_BY[type(chart)](panel, chart, canvas)
     style, colour = canvas.style, canvas.theme["foreground"]
-    heading = wrap(chart.title, 0.88 * canvas.width, style.title_size)
+    heading = wrap(chart.title, 0.8 * canvas.width, style.title_size)  # bold, and beside the labels of the axis
     panel.set_title(heading, color=colour, fontsize=style.title_size, fontweight="bold", loc="left")
     if isinstance(chart, (Chart, HeatMap)) and panel.get_yticks().size:  # no message in its place
         for axis, declared, room in (("x", chart.x_axis, 0.95 * canvas.width), ("y", chart.y_axis, height)):

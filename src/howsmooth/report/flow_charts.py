@@ -202,12 +202,11 @@ def particle_frames(records: Sequence[dict[str, Any]]) -> Iterator[Chart]:
         dots = _series(paths[frame : frame + 1], clusters, show_markers=True, marker_index=0, opacity=1.0)
         lines = _series(trails, clusters, linestyle="solid", linewidth=0.9, opacity=0.45) if frame else []
         yield Chart(
-            depths[0]["title"],
+            f"{depths[0]['title']}\nt = {record['t']:.3g}",
             x_axis,
             y_axis,
             [*lines, *dots],
             equal_scales=equal and names[0] != DEPTH,
-            corner_text=f"t = {record['t']:.3g}",
         )
 
 

@@ -101,7 +101,8 @@ def draw_chart(panel: Axes, chart: Chart, canvas: Canvas) -> None:
         text, size = shorten(chart.corner_text), style.legend_size
         panel.text(0.03, 0.97, text, transform=panel.transAxes, va="top", fontsize=size, color=colours["foreground"])
     if chart.equal_scales:
-        panel.set_aspect("equal", adjustable="datalim")
+        fixed = chart.x_axis.lower_limit is not None  # then the panel changes its shape, and not its limits
+        panel.set_aspect("equal", adjustable="box" if fixed else "datalim")
     set_limits(panel, chart.x_axis, chart.y_axis)
     for axis, declared in ((panel.xaxis, chart.x_axis), (panel.yaxis, chart.y_axis)):
         set_ticks(axis, declared)

@@ -83,7 +83,7 @@ def _measurement_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[st
 def _bound_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Figure]]:
     chart = tightness_chart(records)
     if chart is not None:
-        yield ("tightness", draw(Picture([chart], width=_WIDTH, height=1.7 + 0.33 * len(chart.y_axis.tick_labels))))
+        yield ("tightness", draw(Picture([chart], width=_WIDTH, height=2.1 + 0.33 * len(chart.y_axis.tick_labels))))
 
 
 def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:

@@ -20,8 +20,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from howsmooth.errors import InputError
-from howsmooth.report.texts import wrap
-from howsmooth.report.ticks import separate_tick_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -206,30 +204,6 @@ def _figure_type() -> type[Figure]:
                 super().savefig(*args, **kwargs)
 
     return StyledFigure
-
-
-def set_heading(figure: Figure, text: str, theme: Theme) -> None:
-    """Set the title above all panels."""
-    figure.suptitle(
-        wrap(text, 0.98 * figure.get_figwidth(), current_style().heading_size, 3),
-        color=theme["foreground"],
-        fontsize=current_style().heading_size,
-        fontweight="bold",
-        x=0.01,
-        ha="left",
-    )
-
-
-def finish_figure(figure: Figure, heading: str, theme: Theme) -> Figure:
-    """Complete a figure that was drawn directly with matplotlib: its title, line widths and tick labels."""
-    scale = current_style().line_scale
-    for panel in figure.axes:
-        legend = panel.get_legend()
-        for line in (*panel.lines, *(legend.get_lines() if legend else ())):
-            line.set_linewidth(scale * line.get_linewidth())
-    if heading:
-        set_heading(figure, heading, theme)
-    return separate_tick_labels(figure)
 
 
 def apply_theme(panel: Axes, theme: Theme, style: Style | None = None, *, grid: bool = True) -> None:
