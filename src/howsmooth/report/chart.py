@@ -1,8 +1,7 @@
 """Charts as data: what a chart shows, independent of how it is drawn.
 
-A `Chart` describes one panel: axes, series, bands, annotations and texts. Two renderers draw it. `figure.py` draws it
-with matplotlib (light, dark, and at the column width of a paper); `assets/plot.js` draws the JSON of `Chart.to_json`
-as SVG in the HTML report.
+A `Chart` describes one panel: axes, series, bands, annotations and texts. `figure.py` draws it
+with matplotlib (light, dark, and at the column width of a paper); `embedding.py` puts that on a page.
 
 Example:
     >>> line = Series((8, 16), (1.0, 2.0), label="layer 0", linestyle="solid")
@@ -81,6 +80,8 @@ class Series:
         law_linestyle: Style of the line of the law.
         omitted_count: Number of values left out because they are zero or missing and the scale is logarithmic.
         horizontal_intervals: Whether `lower` and `upper` are intervals for x instead of y.
+        name: What the series is called where it has no legend entry; by default the label.
+        details: What else a page says about each point, such as the status of a solve.
     """
 
     x: Sequence[float]
@@ -99,6 +100,8 @@ class Series:
     law_linestyle: LineStyle = "dashed"
     omitted_count: int = 0
     horizontal_intervals: bool = False
+    name: str = ""
+    details: Sequence[str] = ()
 
     def medians(self) -> tuple[list[float], list[float]]:
         """Return the distinct x in ascending order, and the median of y at each."""

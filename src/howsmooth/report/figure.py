@@ -7,7 +7,8 @@ figure and `i` that of the series in the chart:
     chart-<c>-series-<i>            the line of a series
     chart-<c>-series-<i>-points     its markers
     chart-<c>-series-<i>-open       the triangles around points that are only lower bounds
-    chart-<c>-series-<i>-intervals  its intervals, without their caps
+    chart-<c>-series-<i>-intervals  its intervals
+    chart-<c>-series-<i>-caps-<k>   the lower and the upper ends of its intervals
     chart-<c>-series-<i>-range      the range of its samples, in styles that draw a band
     chart-<c>-series-<i>-law        its fitted law
     chart-<c>-series-<i>-key        the symbol of its entry in the legend
@@ -364,7 +365,7 @@ def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: 
             label="lower bound only" if lower_bounds and series.label else None,
             gid=f"{gid}-open",
         )
-    points, _, intervals = panel.errorbar(
+    points, caps, intervals = panel.errorbar(
         series.x,
         series.y,
         xerr=errors if series.horizontal_intervals else None,
@@ -382,6 +383,8 @@ def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: 
     points.set_gid(f"{gid}-points")
     for interval in intervals:
         interval.set_gid(f"{gid}-intervals")
+    for index, cap in enumerate(caps):
+        cap.set_gid(f"{gid}-caps-{index}")
 
 
 def _draw_message(panel: Axes, message: str, colours: Theme, style: Style) -> None:

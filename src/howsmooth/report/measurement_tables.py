@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from howsmooth.report.rows import (
     BoundRow,
     Row,
     bound_rows,
+    bound_title,
     by_quantity,
     confidence_text,
     exponent,
@@ -33,6 +35,7 @@ from howsmooth.report.rows import (
     ratio_text,
     refusals,
     scope_text,
+    signed_title,
     special_tokens_text,
     symbol,
     text_name,
@@ -90,11 +93,15 @@ def summary_parts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> 
     return parts
 
 
-def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
+def measurements_table(records: Sequence[dict[str, Any]], *, with_mean: bool = True) -> Table:
     """Return the table of one model: the largest sample with its interval, the radius, and the worst direction.
 
     An exclamation mark means that a sample of the row did not reach the tolerance. If rows have different numbers of
     samples, as after an interrupted run, the number is a column of its own.
+
+    Args:
+        records: The measurements.
+        with_mean: Whether the mean over samples is a column.
     """
     rows, first = measurement_rows(records), records[0]
     name = symbol(first.get("quantity"))
@@ -109,7 +116,7 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
             Column("layer", lambda row: "all" if row.layer is None else row.layer, key=True),
             Column("head", lambda row: row.head, when=any(row.head is not None for row in rows), key=True),
             Column("n", lambda row: row.n, style="bold", key=True),
-            Column("mean", lambda row: number(row.mean), style="dim", wrap=False, when=largest != name),
+            Column("mean", lambda row: number(row.mean), style="dim", wrap=False, when=with_mean and largest != name),
             Column(largest, _largest, style="bold green", wrap=False),
             Column("of", lambda row: len(row.values), style="dim", when=largest == "max"),
             Column(
@@ -254,6 +261,52 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow])
         group=lambda row: row is None or row.is_local,
         row_style=lambda row: "bold green" if row is None else "",
         caption=f"near the large-radius limit: {decided}".replace("%", " %"),
+    )
+
+
+def tightness_table(records: Sequence[dict[str, Any]]) -> Table:
+    """Return the table of bound / measured constant of each bound, over all maps, lengths and samples.
+
+    Bounds at the measured tokens come first, then those on the worst case, then those that never apply.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault(record["bound"], []).append(record)
+    finite = {
+        name: [record["log_ratio"] for record in group if record["log_ratio"] is not None and record["log_ratio"] < inf]
+        for name, group in groups.items()
+    }
+    applied = {name: next((r for r in group if r["refused"] is None), None) for name, group in groups.items()}
+
+    def order(name: str) -> tuple[Any, ...]:
+        record, logs = applied[name], finite[name]
+        if record is None or not logs:
+            return (True,)
+        return (False, record["holds"] != "at X", record["side"] == "upper", abs(median(logs)))
+
+    def title(name: str) -> str:
+        record = applied[name]
+        return bound_title(groups[name][0]) if record is None else signed_title(record)
+
+    def scope(name: str) -> str:
+        record = applied[name]
+        return "" if record is None else scope_text(record)
+
+    def ends(name: str) -> str:
+        return f"{ratio_text(min(finite[name]))} … {ratio_text(max(finite[name]))}" if finite[name] else ""
+
+    return Table(
+        "Tightness: each bound over the measured constant, in all maps, lengths and samples",
+        [
+            Column("bound", title, "left", key=True),
+            Column("holds", scope, "left"),
+            Column("median", lambda name: ratio_text(median(finite[name])) if finite[name] else ""),
+            Column("from … to", ends),
+            Column("cases", lambda name: len(finite[name]) or ""),
+            Column("outside its conditions", lambda name: sum(r["refused"] is not None for r in groups[name]) or ""),
+        ],
+        sorted(groups, key=order),
+        caption="At this text, ×1 is as tight as can be; the worst case may be far above the measured constant.",
     )
 
 
