@@ -21,7 +21,7 @@ from howsmooth.explorer.forms import texts_of
 from howsmooth.explorer.guard import is_own_host
 from howsmooth.explorer.layers_tab import token_table
 from howsmooth.explorer.tabs import layers_form
-from howsmooth.report.token_figure import gain_colouring, share_colouring
+from howsmooth.report.colours import gain_colouring, share_colouring
 from howsmooth.studies import measure, move_each_token, move_one_token
 from tests.tolerances import at_most, same_record
 

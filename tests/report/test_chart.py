@@ -9,14 +9,8 @@ import pytest
 
 from howsmooth.fits import growth_laws
 from howsmooth.report.chart import MAX_DETAILED_SERIES, Axis, Chart, Picture, ReferenceSlope, Series
-from howsmooth.report.charts import (
-    bounds_charts,
-    growth_chart,
-    growth_charts,
-    heat_maps,
-    sample_count_text,
-    tightness_chart,
-)
+from howsmooth.report.charts import bounds_charts, growth_chart, growth_charts, heat_maps, sample_count_text
+from howsmooth.report.paper import tightness_chart
 from tests import reasons
 from tests.tolerances import assert_close, less
 

@@ -32,7 +32,8 @@ def test_figure_draws_points_fits_and_guides(records, growth):
     assert drawn == {(record["n"], record["value"]) for record in records}
     names = [text.get_text() for text in panel.get_legend().get_texts()]
     assert names == ["layer 0:  n$^{0.25}$", "layer 1:  n$^{0.25}$"]
-    assert {text.get_text() for text in panel.texts} == {"$\\sqrt{n}$", "n$^{1/4}$"}
+    note = "Median of 2 samples at each length; bars: 99.9 % intervals"
+    assert {text.get_text() for text in panel.texts} == {"$\\sqrt{n}$", "n$^{1/4}$", note}
 
 
 def test_one_panel_per_model(records, growth, make):

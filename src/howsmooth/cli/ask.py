@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +156,7 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
         describe=question.describe,
         read_existing=read_to_continue,
         writers={
-            **{flag: partial(_write, flag, output.write, theme) for flag, output in question.outputs.items()},
+            **{flag: partial(_draw, flag, output.charts, theme) for flag, output in question.outputs.items()},
             **({"--artefacts": _say_saved} if "--artefacts" in extra else {}),
         },
         caveats=question.caveats,
@@ -165,11 +164,17 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
     )
 
 
-def _write(flag: str, location: str, theme: str, path: str, records: list[Record]) -> None:
+def _draw(flag: str, location: str, theme: str, path: str, records: list[Record]) -> None:
+    from howsmooth.report.animation import save_animation
+    from howsmooth.report.figure import draw, save_figure
     from howsmooth.report.style import figure_style
 
-    with figure_style(chosen_style()) if flag.startswith("--plot") else nullcontext():
-        deferred(location)(path, records, theme=theme)
+    shown = deferred(location)(records)
+    if flag == "--animate":
+        save_animation(path, shown, theme=theme)
+    elif shown is not None:
+        with figure_style(chosen_style()):
+            save_figure(draw(shown, theme=theme), path)
 
 
 def _say_saved(path: str, records: list[Record]) -> None:

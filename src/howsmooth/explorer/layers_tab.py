@@ -23,10 +23,12 @@ from howsmooth.explorer.components import (
 from howsmooth.explorer.forms import texts_of
 from howsmooth.explorer.question_tab import components_of
 from howsmooth.explorer.tabs import layers_form
+from howsmooth.report.chart import token_picture
+from howsmooth.report.colours import Colouring, gain_colouring, share_colouring
+from howsmooth.report.figure import draw as draw_picture
 from howsmooth.report.page_tables import tables_of
 from howsmooth.report.rows import model_name, number
 from howsmooth.report.table import Table
-from howsmooth.report.token_figure import Colouring, gain_colouring, share_colouring, token_figure
 from howsmooth.studies import measure, move_each_token, move_one_token
 from howsmooth.studies.token_effects import moves_tokens_in_one_pass
 
@@ -117,12 +119,8 @@ def layers_tab(app: App, tab: str) -> None:
         title = f"{model_name(record['model'])}, layer {record['layer']}, n = {record['n']}"
 
         def draw(theme: str) -> Any:
-            return token_figure(
-                session.words,
-                colourings_of(session),
-                title=f"{title}: local Lipschitz constant {number(record['value'])}",
-                theme=theme,
-            )
+            heading = f"{title}: local Lipschitz constant {number(record['value'])}"
+            return draw_picture(token_picture(session.words, colourings_of(session), title=heading), theme=theme)
 
         return html.save_line(
             [*html.figure_downloads(draw, "tokens", "Tokens"), *html.table_downloads(tables)],

@@ -203,7 +203,7 @@ QUESTION = Question(
     records=(GaussianRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.flow_tables:gaussian_tables"),
-    figure="howsmooth.report.density_figures:gaussian_figure",
+    charts=deferred("howsmooth.report.density_charts:gaussian_picture"),
     plots="ellipses and eigenvalues",
     about="Integrate N(mean, covariance) under x' = Γ(x): when and in which direction it blows up, and its limiting "
     "rank.\n\n"
@@ -215,7 +215,7 @@ QUESTION = Question(
     describe=_progress_text,
     outputs={
         "--animate": Output(
-            "An animation (gif): ellipses and eigenvalues.", "howsmooth.report.density_figures:save_gaussian_animation"
+            "An animation (gif): ellipses and eigenvalues.", "howsmooth.report.density_charts:gaussian_frames"
         )
     },
 )

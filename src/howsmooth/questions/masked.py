@@ -162,7 +162,7 @@ QUESTION = Question(
     records=(MaskedRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.mean_field_tables:masked_tables"),
-    figure="howsmooth.report.mean_field_figures:masked_figure",
+    charts=deferred("howsmooth.report.mean_field_charts:masked_picture"),
     plots="constants against a",
     about="Compare Lipschitz constants of masked attention in the conditional distance d_p: the bound that is proved, "
     "the values that gradient ascent and the running mean attain, and whether the published bound, that of unmasked "

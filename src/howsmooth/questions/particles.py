@@ -359,16 +359,14 @@ def caveats(records: Sequence[Fields]) -> Iterator[str]:
 
 
 OUTPUTS = {
-    "--animate": Output(
-        "An animation (gif): the tokens in motion.", "howsmooth.report.flow_figures:save_particle_animation"
-    )
+    "--animate": Output("An animation (gif): the tokens in motion.", "howsmooth.report.flow_charts:particle_frames")
 }
 QUESTION = Question(
     spec=ParticlesSpec,
     records=(ParticlesRecord, GrowthRecord),
     answer=answer,
     tables=deferred("howsmooth.report.flow_tables:particle_tables"),
-    figure="howsmooth.report.flow_figures:particle_figure",
+    charts=deferred("howsmooth.report.flow_charts:particle_picture"),
     page="howsmooth.report.flow_page:particle_page",
     plots="paths and instruments",
     about="Integrate tokens along depth, x' = Γ(x); see clusters, a polytope, hyperplanes or a collapse form.\n\n"

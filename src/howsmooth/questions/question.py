@@ -80,17 +80,18 @@ def describe_place(at: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Output:
-    """A file that a command writes besides records, plot and page, from the records alone.
+    """A picture or an animation that a command draws besides its plot, from the records alone.
 
     Attributes:
         help: The help text of its option.
-        write: "module:name" of a function of (path, records, theme) that writes it.
+        charts: "module:name" of a function of records that returns the picture, None if there is none, or the panel of
+            each frame of an animation.
         check: Raises InputError for a spec whose records do not have what it shows.
         metavar: What the help shows for the file.
     """
 
     help: str
-    write: str
+    charts: str
     metavar: str = "FILE"
     check: Callable[[Any], None] | None = None
 
@@ -106,7 +107,6 @@ class Question:
         tables: Returns what the terminal and the page show of its records.
         charts: Returns the picture of its records (`howsmooth.report.chart.Picture`), or panels in the default
             arrangement; None if nothing is drawn.
-        figure: "module:name" of a function (records, theme) -> matplotlib figure, in place of `charts`.
         plots: What --plot shows, in words.
         noun: What a record is called when records are counted.
         about: Help text of the command: what it computes.
@@ -135,7 +135,6 @@ class Question:
     tables: Callable[[Sequence[Fields]], Sequence[RenderableType]]
     about: str
     charts: Callable[[Sequence[Fields]], Any] | None = None
-    figure: str | None = None
     plots: str = ""
     noun: str = "record"
     places: Callable[[Any, Grid], Iterable[dict[str, Any]]] = every_map_and_sample
@@ -163,4 +162,4 @@ class Question:
     @property
     def draws(self) -> bool:
         """Whether its records can be drawn."""
-        return self.charts is not None or self.figure is not None
+        return self.charts is not None

@@ -119,7 +119,7 @@ QUESTION = Question(
     records=(RegimeRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.mean_field_tables:regimes_tables"),
-    figure="howsmooth.report.mean_field_figures:regimes_figure",
+    charts=deferred("howsmooth.report.mean_field_charts:regimes_picture"),
     plots="the constant against n",
     about="Compute the largest Lipschitz constant of n tokens at two points of the ball, exactly, for any n: it grows "
     "like √n·log n up to n* ≈ 3e^{2γR²} and is constant from there on. The bounds are shown beside it.\n\n"

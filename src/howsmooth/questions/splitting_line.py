@@ -102,7 +102,7 @@ QUESTION = Question(
     records=(SplittingLineRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.mean_field_tables:line_tables"),
-    figure="howsmooth.report.mean_field_figures:line_figure",
+    charts=deferred("howsmooth.report.mean_field_charts:line_picture"),
     plots="the ratio in the plane of two atoms",
     about="Compute where two atoms on a line split, or three of which one is fixed: the ratio of both norms at each "
     "point of a square of positions.\n\n"

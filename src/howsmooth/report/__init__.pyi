@@ -3,11 +3,10 @@ from howsmooth.report.figure import draw as draw
 from howsmooth.report.charts import growth_picture as growth_picture, bounds_picture as bounds_picture
 from howsmooth.report.style import figure_style as figure_style
 from howsmooth.report.figure import save_figure as save_figure
-from howsmooth.report.paper import write_figures as write_figures
+from howsmooth.report.paper import write_figures as write_figures, tightness_chart as tightness_chart
 from howsmooth.report.charts import (
     growth_charts as growth_charts,
     bounds_charts as bounds_charts,
-    tightness_chart as tightness_chart,
     heat_maps as heat_maps,
 )
 from howsmooth.report.chart import (

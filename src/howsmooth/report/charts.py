@@ -11,22 +11,13 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.errors import InputError
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
-from howsmooth.report.chart import (
-    PALETTE_SIZE,
-    Annotation,
-    Axis,
-    Band,
-    Chart,
-    HeatMap,
-    LineStyle,
-    Picture,
-    ReferenceSlope,
-    Series,
-)
+from howsmooth.records.arrays import evenly_spaced
+from howsmooth.report.chart import PALETTE_SIZE, Axis, Band, Chart, HeatMap, LineStyle, Picture, ReferenceSlope, Series
 from howsmooth.report.rows import (
     BoundRow,
     bound_rows,
     by_quantity,
+    confidence_text,
     counted,
     laws_by_quantity,
     magnitude,
@@ -35,7 +26,6 @@ from howsmooth.report.rows import (
     none_first,
     number,
     scope_text,
-    signed_title,
     symbol,
 )
 
@@ -92,7 +82,8 @@ def growth_picture(records: Sequence[dict[str, Any]], laws: dict[tuple, Law] | N
 def legend_height(charts: Sequence[Chart]) -> float:
     """Return the height in inches of panels whose legends are below them, with two entries in a line."""
     entries = [sum(bool(series.label) for series in chart.series) for chart in charts]
-    return 4.6 + 0.22 * math.ceil(max(entries, default=0) / 2)
+    lines = math.ceil(min(max(entries, default=0), _MAX_LEGEND_ENTRIES) / 2)
+    return 4.6 + 0.22 * (lines + any(chart.samples for chart in charts))
 
 
 def growth_chart(
@@ -114,7 +105,9 @@ def growth_chart(
     law_by_map = {(key[layer], key[head]): law for key, law in laws.items()}
     groups = group_by(records, "layer", "head")
     keys = sorted((key for key in groups if any(is_drawable(record) for record in groups[key])), key=none_first)
-    labelled = set(_evenly_spaced(keys, max_labelled))
+    labelled = set(keys) if len(keys) <= max_labelled else set()
+    if 1 < max_labelled < len(keys):
+        labelled = {keys[k] for k in evenly_spaced(len(keys), max_labelled)}
     series = [
         samples_series(groups[key], map_name(*key) if key in labelled else "", law_by_map.get(key), name=map_name(*key))
         for key in keys
@@ -132,6 +125,8 @@ def growth_chart(
         reference_slopes=_REFERENCE_SLOPES if with_reference_slopes else (),
         legend_title="" if len(labelled) in (0, len(keys)) else f"{len(labelled)} of {len(keys)} maps named",
         notes=_omitted_note(omitted),
+        samples=counts,
+        confidence=confidence_text(records).removesuffix(" sure") if records[0].get("confidence") else "",
         caption=f"Marks are samples with their intervals ({counts}), lines their medians, dashed lines the "
         "fitted laws.",
         caption_without_details=f"Lines are medians over samples ({counts}), their colours from the first layer to "
@@ -385,116 +380,7 @@ def _heat_map(records: Sequence[dict[str, Any]], column: str, title: str, metric
         columns,
         layers,
         [[cells.get((layer, j)) for j in columns] for layer in layers],
-    )
-
-
-def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:
-    """Return the chart of bound / measured constant for each bound: median and range over maps, lengths and samples.
-
-    Bounds at the measured tokens are above those on the worst case, which are about another constant. Returns None if
-    no record has a finite ratio.
-    """
-    ratios: dict[tuple[bool, str], list[float]] = {}
-    for record in records:
-        if record["log_ratio"] is not None and math.isfinite(record["log_ratio"]):
-            ratios.setdefault((record["holds"] != "at X", signed_title(record)), []).append(record["log_ratio"])
-    if not ratios:
-        return None
-    order = sorted(ratios, key=lambda key: (key[0], median(ratios[key])), reverse=True)  # from the bottom to the top
-    drawn = [key for key in order if max(ratios[key]) < math.log(1e12)]
-    x_max = max([math.exp(max(ratios[key])) for key in drawn], default=10.0)
-    series, annotations = (
-        [Series([1, 1], [-0.5, len(order) - 0.5], linestyle="solid", linewidth=0.7, colour="foreground")],
-        [],
-    )
-    scopes = [scope_text(records[0], "at X"), "worst case"]
-    for row, key in enumerate(order):
-        worst, log_ratios = int(key[0]), ratios[key]
-        if key in drawn:
-            low, middle, high = (math.exp(value) for value in (min(log_ratios), median(log_ratios), max(log_ratios)))
-            series.append(
-                Series(
-                    [middle],
-                    [row],
-                    [low],
-                    [high],
-                    show_markers=True,
-                    marker_index=worst,
-                    colour=worst,
-                    horizontal_intervals=True,
-                )
-            )
-        else:
-            power = f"$10^{{{median(log_ratios) / math.log(10):.0f}}}$ →"
-            annotations.append(Annotation(x_max, row, power, "right", worst))
-    for worst in sorted({int(key[0]) for key in order}):
-        series.append(
-            Series(
-                (),
-                (),
-                label=f"bounds {'on the ' * worst}{scopes[worst]}",
-                show_markers=True,
-                marker_index=worst,
-                colour=worst,
-            )
-        )
-    return Chart(
-        model_name(records[0]["model"]),
-        Axis("bound / measured constant", "log"),
-        Axis("", tick_labels=[title for _, title in order]),
-        series,
-        annotations=annotations,
-    )
-
-
-def rate_chart(records: Sequence[dict[str, Any]], title: str) -> Chart:
-    """Return the chart of distances of particles to their limit against n.
-
-    It shows the geometric means over runs, the fitted power law, the slope n^(-1/2), and each run if there is only one
-    law.
-    """
-    runs = [run for record in records for run in record["runs"]]
-    n_min, n_max = min(run["n"] for run in runs), max(run["n"] for run in runs)
-    start = 0.6 * min(run["distance"] for run in runs) * (n_max / n_min) ** 0.5
-    series = []
-    for index, record in enumerate(records):
-        rate, counts = record["rate"], [run["n"] for run in record["runs"]]
-        ends = [min(counts), max(counts)]
-        groups = {n: [run["distance"] for run in record["runs"] if run["n"] == n] for n in sorted(set(counts))}
-        if len(records) == 1:
-            distances = [run["distance"] for run in record["runs"]]
-            series.append(Series(counts, distances, show_markers=True, hollow_markers=True, marker_index=0, colour=0))
-        series += [
-            Series(
-                list(groups),
-                [math.exp(sum(map(math.log, g)) / len(g)) for g in groups.values()],
-                show_markers=True,
-                marker_index=index,
-                colour=index,
-            ),
-            Series(
-                ends,
-                [rate["constant"] * n ** rate["exponent"] for n in ends],
-                linestyle="solid",
-                colour=index,
-                label=f"{record.get('label') or record['distance']}:  n$^{{{rate['exponent']:.2f}}}$",
-            ),
-        ]
-    series.append(
-        Series(
-            [n_min, n_max],
-            [start, start * (n_min / n_max) ** 0.5],
-            linestyle="dashed",
-            linewidth=1.2,
-            colour="muted",
-            label="n$^{-1/2}$, to compare",
-        )
-    )
-    return Chart(
-        title,
-        Axis("number n of particles", "log", sorted({run["n"] for run in runs})),
-        Axis("distance to the limit", "log"),
-        series,
+        show_values=True,
     )
 
 
@@ -508,10 +394,3 @@ def group_by(records: Sequence[dict[str, Any]], *names: str) -> dict[tuple, list
 
 def _finite_or_none(upper: float | None) -> float | None:
     return upper if upper is not None and upper < 1e300 else None  # 1e300: close to overflow
-
-
-def _evenly_spaced(items: list, limit: int) -> list:
-    """Return at most `limit` of the items, evenly spaced, including the first and the last."""
-    if len(items) <= limit:
-        return items
-    return [items[round(index * (len(items) - 1) / (limit - 1))] for index in range(limit)] if limit > 1 else []

@@ -19,7 +19,7 @@ from typing import Any
 from markupsafe import Markup
 
 from howsmooth.extras import MissingPackage
-from howsmooth.report.chart import Axis, Chart, HeatMap, Panel, Picture, Series
+from howsmooth.report.chart import Axis, Chart, HeatMap, Panel, Picture, Series, Tokens, drawable
 from howsmooth.report.colours import GAIN_DECADES, SHARE_DECADES, intensities
 from howsmooth.report.figure import draw, point_positions, save_figure
 from howsmooth.report.rows import counted, exponent, interval, number, token
@@ -49,16 +49,16 @@ def panel_html(panel: Panel, height: float = 3.9, *, name: str, with_values: boo
         name: Its id, unique in its page; all ids in it begin with it.
         with_values: Whether there is a script that shows values and selects curves, as on a page but not in a notebook.
     """
+    if isinstance(panel, Tokens):
+        return Markup(coloured_tokens(panel.words, panel.colouring.values, panel.title))
     if isinstance(panel, Chart):
         panel = thinned(panel)
     try:
         with page_style():
-            from howsmooth.report.paper import draw_heat_map
-
-            bare = _without_text(panel)
-            figure = draw_heat_map(bare) if isinstance(bare, HeatMap) else draw(Picture([bare], height=height))
+            figure = draw(Picture([_without_text(panel)], height=height))
             svg = _svg_of(figure)
-            series, colours = _values(figure, panel), _series_colours(figure)
+            series, colours = _values(figure, panel), _colours(figure, "series")
+            bands = _colours(figure, "band")
     except MissingPackage as missing:
         return Markup('<p class="muted">{}</p>').format(str(missing))
     svg = themed_svg(svg, name, panel.title, set(colours.values()))
@@ -66,21 +66,16 @@ def panel_html(panel: Panel, height: float = 3.9, *, name: str, with_values: boo
     if not with_values:
         entries = [re.sub(r"</?button[^>]*>", "", entry) for entry in entries]
     if isinstance(panel, Chart):
-        labels = [typeset(band.label) for band in panel.bands if band.label]
-        entries += [f'<li><i class="key band">&nbsp;</i>{label}</li>' for label in labels]
+        entries += [_band_entry(band.label, bands.get(i, "")) for i, band in enumerate(panel.bands) if band.label]
     find = '<input type="search" class="find" placeholder="find a curve" aria-label="find a curve">'
     many = with_values and sum(map(bool, entries)) > _MANY_CURVES
-    axis = "" if isinstance(panel, HeatMap) else f'<p class="axis">{typeset(_y_label(panel))}</p>'
+    heading = f"<h3>{typeset(panel.title)}</h3>" if panel.title else ""
+    axis = f'<p class="axis">{typeset(_y_label(panel))}</p>' if _y_label(panel) else ""
     script = f'<script type="application/json">{embed_json(series)}</script>' if with_values else ""
     return Markup(
-        f'<figure id="{escape(name)}"><h3>{typeset(panel.title)}</h3>{axis}<div class="drawn">{svg}</div>'
+        f'<figure id="{escape(name)}">{heading}{axis}<div class="drawn">{svg}</div>'
         f'{find if many else ""}<ul class="legend">{"".join(entries)}</ul>{_caption(panel)}{script}</figure>'
     )
-
-
-def figure_html(figure: Any, name: str) -> Markup:
-    """Return a figure that was drawn directly with matplotlib."""
-    return Markup(f'<figure class="whole">{themed_svg(_svg_of(figure), name)}</figure>')
 
 
 def _svg_of(figure: Any) -> str:
@@ -103,7 +98,7 @@ def _caption(panel: Panel) -> str:
         caption = panel.caption if panel.is_detailed else panel.caption_without_details
         intervals = [ends for one in panel.series for ends in zip(one.lower, one.upper, strict=True)]
         open_ends = any(high is None and low is not None for low, high in intervals)
-        lines = [caption, *(note for note in panel.notes if note not in caption)]
+        lines = [caption or panel.statistic(), *(note for note in panel.notes if note not in caption)]
         lines += ["△ around a marker: a lower bound only."] if open_ends and panel.is_detailed else []
     else:
         lines = []
@@ -122,6 +117,7 @@ def _without_text(panel: Panel) -> Panel:
         series=[replace(series, label="") for series in panel.series],
         bands=[replace(band, label="") for band in panel.bands],
         legend_title="",
+        samples="",
         notes=(),
         short_notes=(),
     )
@@ -181,18 +177,20 @@ def _values(figure: Any, panel: Panel) -> list[dict[str, Any]]:
     """Return for each series of a panel its name and its points: x and y in the SVG, and what is said about it."""
     if isinstance(panel, Chart) and not panel.message:
         drawn = [_drawn(one, panel.is_detailed) for one in panel.series]
+        drawn = [replace(one, x=drawable(one.x), y=drawable(one.y)) for one in drawn]
         positions = point_positions(figure, [replace(panel, series=drawn)])[0]
         texts = [_texts(panel, one, panel.is_detailed) for one in panel.series]
         names = [one.name or one.label for one in panel.series]
     elif isinstance(panel, HeatMap) and sum(map(len, panel.values)) <= _MAX_POINTS:
-        figure.axes[0].set_gid("chart-0")
-        rows = [Series(range(len(panel.columns)), [i] * len(panel.columns)) for i in range(len(panel.rows))]
-        positions = point_positions(figure, [Chart("", panel.x_axis, panel.y_axis, rows)])[0]
-        names = [f"{panel.y_axis.label} {row}" for row in panel.rows]
+        positions = point_positions(figure, [panel])[0][: len(panel.values)]
+        columns, rows = panel.columns, panel.rows
+        if panel.extent is not None:
+            columns, rows = ([number(at, 3) for at in ats] for ats in panel.cells())
+        names = [f"{plain(panel.y_axis.label)} {row}" for row in rows]
         texts = [
             [
-                f"{panel.x_axis.label} {column}: {number(value)}"
-                for column, value in zip(panel.columns, row, strict=True)
+                f"{plain(panel.x_axis.label)} {column}: {number(value)}"
+                for column, value in zip(columns, row, strict=True)
             ]
             for row in panel.values
         ]
@@ -248,15 +246,15 @@ def _at(axis: Axis, value: float) -> str:
     return f"{name} = " + (f"10^{value:.4g}" if axis.scale == "exponents" else f"{value:,.6g}")
 
 
-def _series_colours(figure: Any) -> dict[int, str]:
-    """Return the colour of each series that is drawn."""
+def _colours(figure: Any, what: str) -> dict[int, str]:
+    """Return the colour of each series or band that is drawn."""
     from matplotlib.colors import to_hex
 
     found: dict[int, str] = {}
-    for artist in figure.findobj(lambda artist: hasattr(artist, "get_color")):
-        named = re.match(r"chart-0-series-(\d+)(-points)?$", artist.get_gid() or "")
+    for artist in figure.findobj(lambda artist: artist.get_gid() is not None):
+        named = re.match(rf"chart-0-{what}-(\d+)(-points)?$", artist.get_gid())
         if named:
-            found[int(named[1])] = to_hex(artist.get_color())
+            found[int(named[1])] = to_hex(artist.get_color() if what == "series" else artist.get_facecolor()[0])
     return found
 
 
@@ -276,6 +274,11 @@ def _entry(panel: Any, index: int, colour: str) -> str:
         f'class="key {series.linestyle}" style="color: {themed_colour(colour)}">{marker or "&nbsp;"}</i>'
         f"{typeset(text)}{power}</button></li>"
     )
+
+
+def _band_entry(label: str, colour: str) -> str:
+    key = f'<i aria-hidden="true" class="key band" style="background: {themed_colour(colour)}">&nbsp;</i>'
+    return f"<li>{key}{typeset(label)}</li>"
 
 
 def themed_colour(colour: str) -> str:
@@ -350,6 +353,7 @@ def coloured_tokens(
     )
 
 
+_SYMBOLS = {"\\lambda": "λ", "\\sigma": "σ", "\\mu": "μ", "\\varepsilon": "ε", "\\cdot": "·", "\\|": "‖", "\\,": " "}
 _MATHTEXT = re.compile(r"\$([^$]*)\$")
 _SHIFTED = re.compile(r"([_^])(?:\{([^}]*)\}|(\w))")
 _POWER = re.compile(r"(?<=\w)\^(-?[\d.]+\d|\d|\{[^}]*\})")
@@ -368,7 +372,7 @@ def typeset(text: str) -> str:
         return f"<{tag}>{found[2] or found[3]}</{tag}>"
 
     def math_of(found: re.Match[str]) -> str:
-        inner = found[1].replace("\\cdot", "·").replace("\\,", " ")
+        inner = _with_symbols(found[1])
         return _SHIFTED.sub(shifted, re.sub(r"\\sqrt\{([^}]*)\}", r"√\1", inner)).replace("{", "").replace("}", "")
 
     html = _MATHTEXT.sub(math_of, escape(text))
@@ -384,10 +388,16 @@ def plain(text: str) -> str:
     """
 
     def math_of(found: re.Match[str]) -> str:
-        inner = found[1].replace("\\cdot", "·")
+        inner = _with_symbols(found[1])
         return re.sub(r"[_{}]", "", re.sub(r"\\sqrt\{([^}]*)\}", r"√\1", inner))
 
     return _MATHTEXT.sub(math_of, text)
+
+
+def _with_symbols(formula: str) -> str:
+    for name, symbol in _SYMBOLS.items():
+        formula = formula.replace(name, symbol)
+    return formula
 
 
 def embed_json(data: Any) -> Markup:

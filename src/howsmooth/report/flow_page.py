@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.errors import InputError
 from howsmooth.questions.flows import of_kind
 from howsmooth.report.chart import PALETTE_SIZE
-from howsmooth.report.flow_figures import COUNTS, SIZES, SMALLEST_SIZE, depth_of, paths_of
+from howsmooth.report.flow_charts import COUNTS, SIZES, SMALLEST_SIZE, depth_of, paths_of
 from howsmooth.report.flow_tables import depth_label, depth_runs, flows_of, plateau_lines
 from howsmooth.report.rows import model_name, token
 from howsmooth.report.web_page import embed_json, render
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _ASINH_RATIO = 40.0  # coordinates that grow by more than this factor are drawn on an asinh scale
-_DASHES = {"-": 0, "--": 1, "-.": 1, ":": 2}
+_DASHES = {"solid": 0, "dashed": 1, "dashdot": 1, "dotted": 2}
 
 
 def flow_page(scenes: Sequence[dict[str, Any]]) -> str:

@@ -17,18 +17,18 @@ from rich.console import Group
 from rich.text import Text
 
 from howsmooth.errors import InputError
-from howsmooth.lazy import deferred
 from howsmooth.questions import QUESTIONS, find_question, question_of
 from howsmooth.questions.question import Question
 from howsmooth.records import CURVE
 from howsmooth.report.chart import Axis, Chart, Picture
 from howsmooth.report.charts import group_by, heat_maps, is_drawable
-from howsmooth.report.embedding import coloured_tokens, embed_json, figure_html, panel_html, typeset
+from howsmooth.report.embedding import coloured_tokens, embed_json, panel_html, typeset
 from howsmooth.report.measurement_tables import Summary, measurements_table, study_tables, tightness_table
 from howsmooth.report.page_tables import directions_of
 from howsmooth.report.rows import by_quantity, map_name, model_name, number, token
 from howsmooth.report.table import Table
 
+_PANEL_HEIGHT = 3.9  # inches, of 5.4 inches of width
 _MAX_PANELS = 24  # of one question
 _MAX_ROWS = 400  # of one table
 _FIELD_TEXTS = {
@@ -74,15 +74,14 @@ def _section(name: str, records: Sequence[dict[str, Any]]) -> Section:
     shown: list[tuple[str, Markup]] = []
     drawn = total = 0
     for place, (view, group) in enumerate(views.items()):
-        panels = _panels(question, group)
+        title, panels = _panels(question, group)
         names = [f"{name}-{place}-{index}" for index in range(len(panels))]
         is_drawn = drawn < _MAX_PANELS
         figures = [panel_html(*panel, name=id_) for panel, id_ in zip(panels, names, strict=True) if is_drawn]
         drawn, total = drawn + len(figures), total + len(panels)
-        if question.figure is not None and is_drawn:
-            figures.append(figure_html(deferred(question.figure)(group, theme="light"), f"{name}-{place}"))
         figures += _MORE_FIGURES[name](group, f"{name}-{place}") if is_drawn and name in _MORE_FIGURES else []
-        grid = Markup('<div class="panels">{}</div>').format(Markup("").join(figures)) if figures else Markup("")
+        heading = Markup("<h3>{}</h3>").format(Markup(typeset(title))) if title and figures else Markup("")
+        grid = Markup('{}<div class="panels">{}</div>').format(heading, Markup("").join(figures))
         more = _MORE_PARTS[name](group, f"{name}-{place}") if name in _MORE_PARTS else Markup("")
         shown.append((view_title(view, list(views), fields), grid + more))
     parts = [choice("shown", shown)]
@@ -93,15 +92,15 @@ def _section(name: str, records: Sequence[dict[str, Any]]) -> Section:
     return Section(name, QUESTIONS[name].help, [*parts, *html_of(_TABLES.get(name, question.tables)(records))])
 
 
-def _panels(question: Question, records: Sequence[dict[str, Any]]) -> list[tuple[Any, float]]:
-    """Return the panels of a question, each with its height in inches at the width of the page's panels."""
+def _panels(question: Question, records: Sequence[dict[str, Any]]) -> tuple[str, list[tuple[Any, float]]]:
+    """Return the title of a picture, and its panels, each with its height in inches at the width of a page's panels."""
     if question.charts is None:
-        return []
+        return "", []
     try:
         picture = Picture.of(question.charts(records))
     except InputError as refused:
-        return [(Chart("", Axis(""), Axis(""), message=str(refused)), 2.0)]
-    return [(panel, panel.row_height(5.4, min(picture.height, 3.9))) for panel in picture.panels]
+        return "", [(Chart("", Axis(""), Axis(""), message=str(refused)), 2.0)]
+    return picture.title, [(panel, panel.row_height(5.4, _PANEL_HEIGHT)) for panel in picture.panels]
 
 
 def choice(label: str, parts: Sequence[tuple[str, Markup]]) -> Markup:

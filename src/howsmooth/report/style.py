@@ -12,19 +12,22 @@ files keep their text as text.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from howsmooth.errors import InputError
+from howsmooth.report.texts import wrap
 from howsmooth.report.ticks import separate_tick_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+FONT_SETTINGS = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}  # 42: TrueType; none: text as text
 
 Theme: TypeAlias = dict[str, Any]  # colours "background", "foreground", "muted", "grid"; the tuple "palette"
 
@@ -90,7 +93,7 @@ STYLES = {
 }
 _SMALL = Style(None, None, 13, 9.5, 9, 8, 7.5, 0.85, 3.6, 100, 4, legend_columns=1)  # many panels on a screen
 _PAGE = Style((4.4, 4.4), None, 10, 10, 9, 8.5, 8.5, 0.85, 4.0, 100, 1, legend_columns=1)  # readable on a phone
-_ANIMATION = Style(None, None, 10.5, 10.5, 10, 9, 9, 1.0, 5.5, 110, 1)
+ANIMATION = Style(None, None, 10.5, 10.5, 10, 9, 9, 1.0, 5.5, 110, 1)
 _ONE_COLUMN = 7.5  # inches: a figure declared wider than this gets the second of the widths
 _HEIGHT_SCALE = 1.1  # in the fixed widths, text takes a larger share of the height
 _SMALLEST_ROW = 5.2  # inches, of each of several rows of panels with large text
@@ -138,8 +141,6 @@ def page_style() -> Iterator[None]:
 def rc_parameters(style: Style) -> dict[str, Any]:
     """Return a style as parameters of matplotlib, for figures that a user draws."""
     from cycler import cycler
-
-    from howsmooth.report.styled_figure import FONT_SETTINGS
 
     width = style.widths[0] if style.widths else 6.4
     return {
@@ -197,33 +198,39 @@ def new_figure(width: float, height: float, theme: Theme, *, rows: int = 1, styl
         ...     print(new_figure(5.4, 4.6, THEMES["light"]).get_figwidth())
         3.3
     """
-    from howsmooth.report.styled_figure import StyledFigure
-
     style = style or current_style()
     if style.widths is not None:
         declared, width = width, style.widths[width > _ONE_COLUMN]
         height *= _HEIGHT_SCALE * width / declared
         if style.aspect is not None:
             height = max(min(height, style.aspect * width), rows * _SMALLEST_ROW if rows > 1 else 0.0)
-    return StyledFigure(figsize=(width, height), dpi=style.dpi, layout="constrained", facecolor=theme["background"])
+    return _figure_type()(figsize=(width, height), dpi=style.dpi, layout="constrained", facecolor=theme["background"])
+
+
+@cache
+def _figure_type() -> type[Figure]:
+    """Return the class of all figures, which embeds fonts as `FONT_SETTINGS` says, whoever saves a figure."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    class StyledFigure(Figure):
+        def savefig(self, *args: Any, **kwargs: Any) -> None:
+            with rc_context(FONT_SETTINGS):
+                super().savefig(*args, **kwargs)
+
+    return StyledFigure
 
 
 def set_heading(figure: Figure, text: str, theme: Theme) -> None:
     """Set the title above all panels."""
     figure.suptitle(
-        text,
+        wrap(text, 0.98 * figure.get_figwidth(), current_style().heading_size, 3),
         color=theme["foreground"],
         fontsize=current_style().heading_size,
         fontweight="bold",
         x=0.01,
         ha="left",
-        wrap=True,
     )
-
-
-def characters(width: float, size: float) -> int:
-    """Return how many characters of a font size, in points, fit into a width in inches."""
-    return max(20, round(width * 72 / (0.62 * size)))
 
 
 def finish_figure(figure: Figure, heading: str, theme: Theme) -> Figure:
@@ -236,19 +243,6 @@ def finish_figure(figure: Figure, heading: str, theme: Theme) -> Figure:
     if heading:
         set_heading(figure, heading, theme)
     return separate_tick_labels(figure)
-
-
-def new_animation_figure(title: str, theme: Theme) -> tuple[Figure, Axes]:
-    """Return the figure of an animation, and its only panel; animations are for screens, whatever the style."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = new_figure(5.6, 5.2, theme, style=_ANIMATION)
-    FigureCanvasAgg(figure)
-    panel = figure.subplots()
-    apply_theme(panel, theme, _ANIMATION)
-    heading = textwrap.fill(title, characters(5.6, _ANIMATION.title_size))
-    panel.set_title(heading, color=theme["foreground"], fontsize=_ANIMATION.title_size, fontweight="bold", loc="left")
-    return figure, panel
 
 
 def apply_theme(panel: Axes, theme: Theme, style: Style | None = None, *, grid: bool = True) -> None:
