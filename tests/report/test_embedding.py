@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from statistics import median
 
 import pytest
@@ -94,6 +95,12 @@ def test_one_point_gaps_and_open_intervals_are_drawn(series):
     (values,) = values_of(html)
     finite = [y for y in series.y if not math.isnan(y)]
     assert len(values["points"]) == len(finite) and ("△ around" in html) == (None in series.upper)
+
+
+def test_without_matplotlib_a_line_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    html = html_of(Series((8, 16), (1.0, 2.0)))
+    assert "<svg" not in html and "pip install" in html
 
 
 def test_two_hundred_curves_are_all_named():

@@ -18,7 +18,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from howsmooth.extras import MissingPackage
+from howsmooth.extras import MissingPackage, require
 from howsmooth.report.chart import Axis, Chart, HeatMap, Panel, Picture, Series, Tokens, drawable
 from howsmooth.report.colours import GAIN_DECADES, SHARE_DECADES, intensities
 from howsmooth.report.figure import draw, point_positions, save_figure
@@ -54,6 +54,7 @@ def panel_html(panel: Panel, height: float = 3.9, *, name: str, with_values: boo
     if isinstance(panel, Chart):
         panel = thinned(panel)
     try:
+        require("matplotlib", purpose="to draw")
         with page_style():
             figure = draw(Picture([_without_text(panel)], height=height))
             svg = _svg_of(figure)
