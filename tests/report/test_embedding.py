@@ -38,7 +38,8 @@ def test_points_say_the_values_of_the_records(records):
     assert [one["name"] for one in series] == ["layer 0", "layer 1"]
     for layer, one in enumerate(series):
         assert [text for _, _, text in one["points"]] == [
-            f"n = {r['n']}: {number(r['value'])} ({interval(r['lower'], r['upper'])}), sample {r['sample']}, converged"
+            f"n = {r['n']}: {number(r['value'], 5)} ({interval(r['lower'], r['upper'])}), "
+            f"sample {r['sample']}, converged"
             for r in records
             if r["layer"] == layer
         ]

@@ -231,7 +231,7 @@ def _texts(chart: Chart, series: Series, is_detailed: bool) -> list[str]:
     for index, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
         where, value = (_at(chart.y_axis, y), x) if series.horizontal_intervals else (_at(chart.x_axis, x), y)
         scale = chart.x_axis.scale if series.horizontal_intervals else chart.y_axis.scale
-        text = f"{where}: {f'10^{value:.4g}' if scale == 'exponents' else number(value)}"
+        text = f"{where}: {f'10^{value:.4g}' if scale == 'exponents' else number(value, 5)}"
         if series.lower and series.lower[index] is not None:
             text += f" ({interval(series.lower[index], series.upper[index])})"
         found.append(text + (f", {series.details[index]}" if series.details and series.details[index] else ""))

@@ -240,9 +240,12 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow])
             wrap=False,
         )
 
-    shares = cells[lengths[-1]]["argmax_share"]
+    shares = cells[lengths[-1]].get("argmax_share") or []
     heads = f" (mean of {len(shares)} heads, {max(shares):.0%} in the most decided)" if len(shares) > 1 else ""
-    decided = f"{sum(shares) / len(shares):.0%} of rows at n = {lengths[-1]} put 0.99 or more on one token{heads}"
+    decided = ""
+    if shares:
+        mean = f"{sum(shares) / len(shares):.0%} of rows at n = {lengths[-1]} put 0.99 or more on one token"
+        decided = f"near the large-radius limit: {mean}{heads}".replace("%", " %")
     return Table(
         f"{model_name(model)} {map_name(*key)}: bounds {here}, and on the worst case in the ball of radius R = "
         f"{' … '.join(dict.fromkeys((radii[0], radii[-1])))}{special_tokens_text(cells[lengths[0]])}",
@@ -260,7 +263,7 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow])
         [*below, None, *rows[len(below) :]],  # None: the row of the measured constant
         group=lambda row: row is None or row.is_local,
         row_style=lambda row: "bold green" if row is None else "",
-        caption=f"near the large-radius limit: {decided}".replace("%", " %"),
+        caption=decided,
     )
 
 
