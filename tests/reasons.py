@@ -27,7 +27,7 @@ def device_file(path: str) -> str:
     return f"needs {path}, and this system has none: run it on Linux"
 
 
-MATPLOTLIB = extra("matplotlib", "plot")
+MATPLOTLIB = extra("matplotlib", "models")
 GRADIO = extra("gradio", "explore")
 GGUF = extra("gguf", "gguf")
 PEFT = extra("peft", "test")

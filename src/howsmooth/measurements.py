@@ -149,7 +149,7 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
             style: Sizes: "screen", "paper" or "slides".
 
         Returns:
-            The matplotlib figure. Needs `howsmooth[plot]`.
+            The matplotlib figure.
 
         Raises:
             InputError: The path has another ending, there is no such style, or there is nothing to plot.

@@ -66,7 +66,7 @@ def _worst_cases(records: Sequence[dict[str, Any]]) -> Table:
                 f"interval, {confidence_text(records)}", lambda r: interval(r["lower"], r["upper"]), "left", wrap=False
             ),
             Column("over text", lambda r: _ratio(r["over_text"])),
-            Column("upper bound", lambda r: magnitude(r["upper_bound"]["log_value"]), style="dim"),
+            Column("upper bound", lambda r: _magnitude(r["upper_bound"]["log_value"]), style="dim"),
             Column("tokens per point", lambda r: _masses(r.get("masses") or []), "left", wrap=False),
         ],
         records,
@@ -75,6 +75,10 @@ def _worst_cases(records: Sequence[dict[str, Any]]) -> Table:
 
 def _ratio(value: float | None) -> str:
     return ratio_text(log(value)) if value is not None and 0 < value < inf else ""
+
+
+def _magnitude(log_value: float | None, digits: int = 3) -> str:
+    return "" if log_value is None else magnitude(log_value, digits)
 
 
 def _masses(masses: Sequence[int]) -> str:
@@ -95,7 +99,7 @@ def _balls(records: Sequence[dict[str, Any]]) -> Table:
             Column("ε", lambda r: f"{r['eps']:g}", style="bold"),
             Column("at the text", lambda r: number(r["centre"]["value"]), style="dim"),
             Column("≥ found", lambda r: number(r["found"]["value"]), style="bold green"),
-            Column("≤ certified", lambda r: magnitude(r["log_certified"], 4), style="bold green"),
+            Column("≤ certified", lambda r: _magnitude(r["log_certified"], 4), style="bold green"),
             Column("ratio", lambda r: _ratio(r["tightness"])),
             Column("by", lambda r: r["method"], "left", wrap=False),
             Column("vacuous from ε =", lambda r: number(r["vacuous_eps"], 2), style="dim"),

@@ -10,6 +10,7 @@ from howsmooth.errors import InputError
 from howsmooth.questions.flows import of_kind
 from howsmooth.records.arrays import unpack
 from howsmooth.report.chart import Annotation, Axis, Band, Chart, HeatMap, Picture, Series
+from howsmooth.report.flow_charts import series_at
 from howsmooth.report.flow_tables import rate_records
 
 if TYPE_CHECKING:
@@ -105,16 +106,16 @@ def gaussian_frames(records: Sequence[dict[str, Any]]) -> Iterator[Chart]:
     margin = 0.15 * (high - low) + 1e-9
     if plane:  # a square, with equal scales
         margin = 0.6 * (high - low).max() - (high - low) / 2
-    axes = [
+    x_axis, y_axis = (
         Axis(name, lower_limit=float(low[k] - margin[k]), upper_limit=float(high[k] + margin[k]))
         for k, name in enumerate(("$x_1$", "$x_2$") if plane else ("x", "density"))
-    ]
+    )
     for k, outline in zip(drawable_frames(record), outlines, strict=True):
         t = record["times"][k]
-        series = [Series(*outline.T.tolist(), linestyle="solid", linewidth=2.2, colour=1)]
+        series = [series_at(outline, linestyle="solid", linewidth=2.2, colour=1)]
         if particles is not None and plane:
-            series.append(Series(*particles.at(t).T.tolist(), marker_size=2.8, opacity=0.5, colour=0, **_DOTS))
-        yield Chart(f"{record['title']}\nt = {t:.3g}", *axes, series, equal_scales=plane)
+            series.append(series_at(particles.at(t), marker_size=2.8, opacity=0.5, colour=0, **_DOTS))
+        yield Chart(f"{record['title']}\nt = {t:.3g}", x_axis, y_axis, series, equal_scales=plane)
 
 
 def drawable_frames(record: dict[str, Any]) -> list[int]:
@@ -155,11 +156,11 @@ def _ellipses_chart(record: dict[str, Any], particles: Particles | None) -> Char
         for t, colour, name in ((0.0, "muted", "first"), (last, 1, "last")):
             label = particles.label(f"{name} particles, t = {t:.3g}")
             dots = {"marker_size": 2.6, "opacity": 0.45, **_DOTS}
-            series.append(Series(*particles.at(t).T.tolist(), colour=colour, label=label, **dots))
-    series.append(Series(*means.T.tolist(), linestyle="solid", linewidth=1.2, colour="muted"))
+            series.append(series_at(particles.at(t), colour=colour, label=label, **dots))
+    series.append(series_at(means, linestyle="solid", linewidth=1.2, colour="muted"))
     for index, k in enumerate(chosen):
-        label, colour = f"t = {record['times'][k]:.3g}", 0.9 * index / max(len(chosen) - 1, 1)
-        series.append(Series(*outlines[k].T.tolist(), linestyle="solid", linewidth=2.0, colour=colour, label=label))
+        share, label = index / max(len(chosen) - 1, 1), f"t = {record['times'][k]:.3g}"
+        series.append(series_at(outlines[k], linestyle="solid", linewidth=2.0, colour=0.9 * share, label=label))
     return Chart("", Axis("$x_1$"), Axis("$x_2$   (two standard deviations)"), series, equal_scales=True)
 
 
@@ -183,9 +184,7 @@ def _paths(particles: Particles, colour: str) -> Series:
 
     paths = particles.tokens[:, :_MAX_PATHS, 0]
     points = numpy.stack(numpy.broadcast_arrays(particles.times[:, None], paths), -1)
-    gap = numpy.full((1, *points.shape[1:]), numpy.nan)
-    x, y = numpy.concatenate([points, gap]).swapaxes(0, 1).reshape(-1, 2).T.tolist()
-    return Series(x, y, linestyle="solid", linewidth=0.6, opacity=0.6, colour=colour)
+    return series_at(points, linestyle="solid", linewidth=0.6, opacity=0.6, colour=colour)
 
 
 def _eigenvalues_chart(record: dict[str, Any]) -> Chart:
@@ -385,7 +384,7 @@ def _density_map(
     x_axis, y_axis = (
         Axis(name, lower_limit=low, upper_limit=high) for name, (low, high) in zip("xy", limits, strict=True)
     )
-    dots = {"marker_size": 1.6, "opacity": 0.7, "colour": "white", **_DOTS}
+    dots = {"marker_size": 2.2, "opacity": 0.7, "colour": "white", **_DOTS}
     return HeatMap(
         title,
         x_axis,
@@ -398,7 +397,7 @@ def _density_map(
         extent=(x0, x1, y0, y1),
         equal_scales=True,
         bar_label="",
-        series=[] if particles is None else [Series(*particles.at(times[k]).T.tolist(), **dots)],
+        series=[] if particles is None else [series_at(particles.at(times[k]), **dots)],
     )
 
 

@@ -108,12 +108,13 @@ def draw(picture: Picture | Sequence[Panel], *, theme: str = "light") -> Figure:
         panels.append(panel)
         share = sum(ratios[left : right + 1]) / sum(ratios)
         width = figure.get_figwidth() * share
-        canvas = Canvas(colours, style, panel.get_gid(), width, share * size[0], own_legend=not legend_below)
+        canvas = Canvas(colours, style, f"chart-{index}", width, share * size[0], own_legend=not legend_below)
         height = figure.get_figheight() * (bottom + 1 - top) / len(rows)
         draw_panel(panel, chart, canvas, height * (0.5 if legend_below and style is STYLES["slides"] else 0.75))
-        if left and not picture.mosaic and _y_label(charts[index - 1]) == _y_label(chart):
+        before = rows[top][left - 1] if left else None
+        if before is not None and _y_label(charts[before]) == _y_label(chart):
             panel.set_ylabel("")
-            if chart.y_axis.lower_limit is not None and panel.get_ylim() == panels[-2].get_ylim():
+            if isinstance(chart, HeatMap) and panel.get_ylim() == panels[before].get_ylim():
                 panel.tick_params(labelleft=False)
     draw_colour_bars(figure, list(zip(panels, charts, strict=True)), colours, style)
     if legend_below:

@@ -96,7 +96,7 @@ def paths_chart(records: Sequence[dict[str, Any]], title: str = "") -> Chart:
     dots: dict[str, Any] = {"show_markers": True, "marker_index": 0, "opacity": 1.0}
     series = [
         *_series(paths, clusters, opacity=0.35, **thin),
-        Series(*paths[0].T.tolist(), colour="muted", marker_size=3.0, **dots),
+        series_at(paths[0], colour="muted", marker_size=3.0, **dots),
         *_series(paths[-1:], clusters, marker_size=6.0, **dots),
     ]
     x_axis, y_axis, equal = _scaled_axes(paths, names)
@@ -118,16 +118,25 @@ def _drawn_paths(records: Sequence[dict[str, Any]]) -> tuple[NDArray, list[str],
 
 
 def _series(paths: NDArray, clusters: Sequence[int], **style: Any) -> list[Series]:
-    """Return one series for each cluster, with NaN between the paths of its tokens (T, n, 2)."""
+    """Return one series for each cluster, with the paths of its tokens (T, n, 2)."""
     import numpy
 
-    gap = numpy.full((1, *paths.shape[1:]), numpy.nan)
-    joined = numpy.concatenate([paths, gap]) if len(paths) > 1 else paths
-    found = []
-    for cluster in sorted(set(clusters)):
-        x, y = joined[:, numpy.array(clusters) == cluster].swapaxes(0, 1).reshape(-1, 2).T.tolist()
-        found.append(Series(x, y, colour=_cluster_colour(cluster, max(clusters) + 1), **style))
-    return found
+    count = max(clusters) + 1
+    return [
+        series_at(paths[:, numpy.array(clusters) == one], colour=_cluster_colour(one, count), **style)
+        for one in sorted(set(clusters))
+    ]
+
+
+def series_at(points: NDArray, **style: Any) -> Series:
+    """Return points in the plane (n, 2), or paths (T, n, 2) with NaN between them, as a series."""
+    import numpy
+
+    if points.ndim == 3:
+        gap = numpy.full((int(len(points) > 1), *points.shape[1:]), numpy.nan)
+        points = numpy.concatenate([points, gap]).swapaxes(0, 1).reshape(-1, 2)
+    x, y = points.T.tolist()
+    return Series(x, y, **style)
 
 
 def _cluster_colour(cluster: int, count: int) -> int | float:
@@ -246,7 +255,7 @@ def depth_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
             Chart(
                 f"{name}clusters of directions",
                 x,
-                Axis("number of clusters", lower_limit=0, upper_limit=1.08 * lengths[-1]),
+                Axis("number of clusters", lower_limit=0, upper_limit=1.08 * lengths[-1], integer_ticks=True),
                 lines[2],
             ),
         ]

@@ -105,7 +105,8 @@ def draw_chart(panel: Axes, chart: Chart, canvas: Canvas) -> None:
     set_limits(panel, chart.x_axis, chart.y_axis)
     for axis, declared in ((panel.xaxis, chart.x_axis), (panel.yaxis, chart.y_axis)):
         set_ticks(axis, declared)
-    notes = notes_of(chart, 0.9 * canvas.width, style.legend_size, as_band=style.samples_as_band)
+    room = (0.5 if chart.y_axis.tick_labels else 0.9) * canvas.width  # names on the y-axis need the other half
+    notes = notes_of(chart, room, style.legend_size, as_band=style.samples_as_band)
     if notes:
         panel.annotate(
             "\n".join(notes),
@@ -246,7 +247,7 @@ def draw_colour_bars(figure: Any, drawn: Sequence[tuple[Axes, Panel]], theme: Th
             groups.setdefault((heat.bar_label, heat.limits, None if heat.limits else index), []).append((panel, heat))
     for group in groups.values():
         (first, heat), panels = group[0], [panel for panel, _ in group]
-        image = first.images[0]
+        image: Any = first.images[0]
         extend, options = "neither", {"pad": 0.02}
         if heat.centre is not None:
             extend, options = ("both" if image.norm.vmin else "max"), {"shrink": 0.8}

@@ -83,7 +83,7 @@ def fit_label(label: str, length: float, size: float) -> str:
     if shown(label) <= characters(length, size):
         return typeset(label)
     if len(parts) == 1:
-        return wrap(label, length, size, 1)
+        return wrap(label, 1.4 * length, size, 1)
     broken = ["  ".join(parts[:k]) + "\n" + "  ".join(parts[k:]) for k in range(1, len(parts))]
     return wrap(min(broken, key=lambda text: max(map(shown, text.split("\n")))), 1.5 * length, size, 2)
 
