@@ -1,4 +1,4 @@
-"""Charts contain the numbers of the records, and both renderers draw the same chart."""
+"""Charts contain the numbers of the records, and what is drawn are these numbers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 from howsmooth.fits import growth_laws
 from howsmooth.report.chart import MAX_DETAILED_SERIES, Axis, Chart, Picture, ReferenceSlope, Series
 from howsmooth.report.charts import bounds_charts, growth_chart, growth_charts, heat_maps, sample_count_text
-from howsmooth.report.page_tables import tables_of
 from howsmooth.report.paper import tightness_chart
-from howsmooth.report.web_page import page_charts
 from tests import reasons
 from tests.tolerances import assert_close, less
 
@@ -143,16 +141,6 @@ def test_json_is_strict_and_keeps_the_title(records, growth, bounds):
     for chart in (*growth_charts(records, growth), *bounds_charts(bounds), *heat_maps(records)["lengths"]):
         text = json.dumps(chart.to_json(), allow_nan=False)
         assert json.loads(text)["title"] == chart.title
-
-
-def test_series_of_the_page_refer_to_rows_of_its_table(records, bounds):
-    tables = tables_of([*records, *bounds])
-    charts = page_charts([*records, *bounds], tables)
-    rows = tables["measurements"].rows
-    (view,) = charts["views"]
-    for series in view["growth"]["series"]:
-        assert {rows[i]["layer"] for i in series["rows"]} == {series["layer"]} and len(series["rows"]) == 8
-    assert len(charts["bounds"]) == 2
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -90,6 +90,8 @@ class Series:
         law_linestyle: Style of the line of the law.
         omitted_count: Number of values left out because they are zero or missing and the scale is logarithmic.
         horizontal_intervals: Whether `lower` and `upper` are intervals for x instead of y.
+        name: What the series is called where it has no legend entry; by default the label.
+        details: What else a page says about each point, such as the status of a solve.
     """
 
     x: Sequence[float]
@@ -111,6 +113,8 @@ class Series:
     law_linestyle: LineStyle = "dashed"
     omitted_count: int = 0
     horizontal_intervals: bool = False
+    name: str = ""
+    details: Sequence[str] = ()
 
     def medians(self) -> tuple[list[float], list[float]]:
         """Return the distinct x in ascending order, and the median of y at each."""

@@ -122,7 +122,8 @@ def growth_chart(
     if 1 < max_labelled < len(keys):
         labelled = {keys[k] for k in evenly_spaced(len(keys), max_labelled)}
     series = [
-        samples_series(groups[key], map_name(*key) if key in labelled else "", law_by_map.get(key)) for key in keys
+        samples_series(groups[key], map_name(*key) if key in labelled else "", law_by_map.get(key), name=map_name(*key))
+        for key in keys
     ]
     lengths = sorted({n for one in series for n in one.x})
     omitted, counts = sum(not is_drawable(record) for record in records), sample_count_text(records)
@@ -142,7 +143,7 @@ def growth_chart(
         caption=f"Marks are samples with their intervals ({counts}), lines their medians, dashed lines the "
         "fitted laws.",
         caption_without_details=f"Lines are medians over samples ({counts}), their colours from the first layer to "
-        "the last; choose a layer or head to see samples, intervals and laws.",
+        "the last.",
     )
 
 
@@ -170,6 +171,7 @@ def samples_series(
         label=label,
         law=law,
         omitted_count=len(records) - len(points),
+        details=[f"sample {record['sample']}, {record['status']}" if "status" in record else "" for record in points],
         **{"has_samples": True, "show_markers": True, "linestyle": "solid", **style},
     )
 

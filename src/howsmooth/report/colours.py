@@ -1,4 +1,4 @@
-"""Colours that the report, the explorer and notebooks share: the palette of series and the scale of tokens."""
+"""Colours that the report, the explorer and notebooks share: the themes and the scale of tokens."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from importlib.resources import files
 
 from howsmooth.report.rows import number
 
-# Of assets/plot.js: contrast 3:1 on light and dark backgrounds.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7b7fd9", "#a87b00")
-SHARE_DECADES = 4  # range of the logarithmic scale below the largest share, as in assets/direction.js
+SHARE_DECADES = 4  # range of the logarithmic scale below the largest share, as in assets/report.js
 _LEAST_DECADES = math.log10(2)  # of the scale of gains: equal ones must not look different
 GAIN_DECADES = SHARE_DECADES / 2  # a share is of a squared norm, a gain is a norm
 

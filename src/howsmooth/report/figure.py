@@ -7,7 +7,8 @@ figure and `i` that of the series in the chart:
     chart-<c>-series-<i>            the line of a series
     chart-<c>-series-<i>-points     its markers
     chart-<c>-series-<i>-open       the triangles around points that are only lower bounds
-    chart-<c>-series-<i>-intervals  its intervals, without their caps
+    chart-<c>-series-<i>-intervals  its intervals
+    chart-<c>-series-<i>-caps-<k>   the lower and the upper ends of its intervals
     chart-<c>-series-<i>-range      the range of its samples, in styles that draw a band
     chart-<c>-series-<i>-law        its fitted law
     chart-<c>-series-<i>-key        the symbol of its entry in the legend

@@ -394,7 +394,7 @@ def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: 
             label="lower bound only" if lower_bounds and series.label else None,
             gid=f"{gid}-open",
         )
-    points, _, intervals = panel.errorbar(
+    points, caps, intervals = panel.errorbar(
         series.x,
         series.y,
         xerr=errors if series.horizontal_intervals else None,
@@ -412,3 +412,5 @@ def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: 
     points.set_gid(f"{gid}-points")
     for interval in intervals:
         interval.set_gid(f"{gid}-intervals")
+    for index, cap in enumerate(caps):
+        cap.set_gid(f"{gid}-caps-{index}")

@@ -90,6 +90,7 @@ STYLES = {
     "slides": Style((10.0, 12.8), 0.58, 20, 18, 17, 15, 14.5, 1.7, 8.5, 120, 2, legend_columns=3),
 }
 _SMALL = Style(None, None, 13, 9.5, 9, 8, 7.5, 0.85, 3.6, 100, 4, legend_columns=1)  # many panels on a screen
+_PAGE = Style((4.4, 4.4), None, 10, 10, 9, 8.5, 8.5, 0.85, 4.0, 100, 1, legend_columns=1)  # readable on a phone
 ANIMATION = Style(None, None, 10.5, 10.5, 10, 9, 9, 1.0, 5.5, 110, 1)
 _ONE_COLUMN = 7.5  # inches: a figure declared wider than this gets the second of the widths
 _HEIGHT_SCALE = 1.1  # in the fixed widths, text takes a larger share of the height
@@ -121,6 +122,16 @@ def figure_style(name: str) -> Iterator[Style]:
     try:
         with rc_context(rc_parameters(STYLES[name])):
             yield STYLES[name]
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def page_style() -> Iterator[None]:
+    """Draw panels of an HTML page within a `with` block: as wide as a phone, and enlarged on a screen."""
+    token = _current.set("page")
+    try:
+        yield
     finally:
         _current.reset(token)
 
@@ -165,6 +176,8 @@ def current_style(*, many_panels: bool = False) -> Style:
         many_panels: Whether the figure has many small panels.
     """
     name = _current.get()
+    if name == "page":
+        return _PAGE
     return _SMALL if many_panels and name == "screen" else STYLES[name]
 
 
