@@ -169,15 +169,13 @@ def _directions(records: Sequence[dict[str, Any]], name: str) -> Markup:
 
 
 def _measured(records: Sequence[dict[str, Any]]) -> list[Any]:
-    """Return the medians with their laws, and below the most sensitive sample at each length."""
+    """Return the medians with their laws, and below those of each layer and length with intervals and directions."""
     finite = [record for record in records if record["value"] is not None and math.isfinite(record["value"])]
     if not finite:
         return ["No value is finite."]
-    worst = [measurements_table(group) for group in by_quantity(finite).values()]
-    folded = Markup(
-        "<details><summary>The most sensitive sample at each length, with its interval</summary>{}</details>"
-    )
-    return [*study_tables(Summary(finite)), folded.format(Markup("").join(html_of(worst)))]
+    each = [measurements_table(group) for group in by_quantity(finite).values()]
+    folded = Markup("<details><summary>Medians with their intervals, ranges and worst directions</summary>{}</details>")
+    return [*study_tables(Summary(finite)), folded.format(Markup("").join(html_of(each)))]
 
 
 def _bounded(records: Sequence[dict[str, Any]]) -> list[Any]:
