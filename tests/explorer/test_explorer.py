@@ -17,8 +17,8 @@ from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.choice import Work, doubling_lengths, prepare
 from howsmooth.explorer.forms import texts_of
 from howsmooth.explorer.guard import is_own_host
+from howsmooth.explorer.html import gain_colouring, share_colouring
 from howsmooth.explorer.tabs import layers_form
-from howsmooth.report.token_figure import gain_colouring, share_colouring
 from howsmooth.studies import measure, move_each_token, move_one_token
 from tests.tolerances import at_most, same_record
 
@@ -296,6 +296,17 @@ def test_markup_in_records_is_escaped(make):
         outline.feed(text)
         assert not outline.tags & {"script", "img"} and not any(name.startswith("on") for name in outline.attributes)
         assert "&lt;/td" in text or "&lt;script" in text  # shown as text
+
+
+def test_shares_and_gains_have_logarithmic_scales():
+    shares = share_colouring([0.5, 0.005, 0.0, 5e-5])
+    assert shares.intensities == pytest.approx([1, 0.5, 0, 0]) and shares.ends == ("0.0050 %", "50 %")
+    gains = gain_colouring([4.0, 2.0, 1.0], 5.0)
+    assert gains.intensities == pytest.approx([1, 0.5, 0]) and gains.percent(4.0) == "80 %"
+    assert gain_colouring([1.0, 1.0], 1.0).intensities == pytest.approx([1, 1])
+    assert gain_colouring([1.0, 1e-9, 0.0], 1.0).decades == pytest.approx(2)
+    zero = gain_colouring([0.0], 0.0)
+    assert zero.intensities == pytest.approx([0]) and zero.percent(0.0) == "0 %"
 
 
 def test_layers_and_tokens_are_buttons(make):
