@@ -60,7 +60,7 @@ def mitigations(
     if not 0 < budget < math.inf:
         raise InputError(f"expected a positive budget in units of ‖X‖, got {budget!r}")
     attack, done = attack or ProjectedGradient(), done or {}
-    facts = next(prepare_model(spec, model, corpus).bundles()).fields
+    facts = {**next(prepare_model(spec, model, corpus).bundles()).fields, "model": model.name}
     for n in spec.lengths:
         chunks = model.chunks(corpus, n, spec.samples, special_tokens=spec.adds_special_tokens)
         clean = [_outcome(model, chunk) for chunk in chunks]
@@ -93,7 +93,6 @@ def mitigations(
                     with torch.no_grad():
                         distance = float(torch.linalg.vector_norm(g(x) - f(x)) / torch.linalg.vector_norm(f(x)))
                 yield {
-                    **facts,
                     **where,
                     "before": before,
                     "after": after,
@@ -101,6 +100,7 @@ def mitigations(
                     "attack_ratio": after["change"] / before["change"],
                     "output_apart": distance,
                     **_cost(model, chunks, clean, maps),
+                    **facts,
                     "status": after["status"],
                 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,17 +35,15 @@ class Cancellation:
         howsmooth.explorer.app.Cancelled
     """
 
-    def __init__(self) -> None:
-        """Create a request that is not set."""
-        self._requested = threading.Event()
+    _requested = False
 
     def stop(self) -> None:
         """Request the computation to stop."""
-        self._requested.set()
+        self._requested = True
 
     def check(self, *_step: Any) -> None:
         """Raise `Cancelled` if a stop was requested; a callback for any loop, so it ignores its arguments."""
-        if self._requested.is_set():
+        if self._requested:
             raise Cancelled
 
 
