@@ -17,8 +17,8 @@ from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.choice import Work, doubling_lengths, prepare
 from howsmooth.explorer.forms import texts_of
 from howsmooth.explorer.guard import is_own_host
-from howsmooth.explorer.html import gain_colouring, share_colouring
 from howsmooth.explorer.tabs import layers_form
+from howsmooth.report.colours import gain_colouring, share_colouring
 from howsmooth.studies import measure, move_each_token, move_one_token
 from tests.tolerances import at_most, same_record
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import base64
 import io
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
 from markupsafe import Markup
 
-from howsmooth.report.colours import GAIN_DECADES, SHARE_DECADES, intensities
+from howsmooth.report.colours import Colouring, share_colouring
 from howsmooth.report.figure import save_figure
 from howsmooth.report.rows import ACCEPTED_STATUSES, confidence_text, interval, number
 from howsmooth.report.rows import token as shortened
 from howsmooth.report.sections import html_of
 from howsmooth.report.table import Column, Table
 from howsmooth.report.web_page import report_page
-
-_LEAST_DECADES = math.log10(2)  # of the scale of gains: equal ones must not look different
 
 
 def progress(done: int, total: int, doing: str) -> str:
@@ -118,68 +114,6 @@ def bar(value: float, largest: float) -> str:
     """Return a horizontal bar of length value / largest."""
     share = 100 * value / largest if largest > 0 else 0
     return f'<span class="hs-bar" aria-hidden="true"><i style="width:{share:.1f}%"></i></span>'
-
-
-@dataclass(frozen=True)
-class Colouring:
-    """Numbers of the tokens of a text, and the logarithmic scale of their colours.
-
-    Attributes:
-        title: What the numbers are.
-        values: One number for each token.
-        whole: The number that is 100 %: 1 for shares, the constant for gains.
-        decades: Range of the scale below the largest number.
-    """
-
-    title: str
-    values: tuple[float, ...]
-    whole: float
-    decades: float
-
-    @property
-    def intensities(self) -> list[float]:
-        """The position of each token on the scale, from 0 to 1."""
-        return intensities(self.values, self.decades)
-
-    @property
-    def ends(self) -> tuple[str, str]:
-        """The two ends of the scale as percentages of the whole."""
-        top = max(self.values, default=0.0)
-        return self.percent(top / 10**self.decades), self.percent(top)
-
-    def percent(self, value: float) -> str:
-        """Return a number as a percentage of the whole.
-
-        Example:
-            >>> Colouring("gain", (2.0, 0.001), 4.0, 2).percent(2.0)
-            '50 %'
-        """
-        share = 100 * value / self.whole if self.whole > 0 else 0.0
-        return f"{share:.0f} %" if share >= 10 else f"{number(share, 2)} %" if share > 0 else "0 %"
-
-
-def share_colouring(shares: Sequence[float]) -> Colouring:
-    """Return the colouring by the share of each token in the worst direction; shares add up to one."""
-    return Colouring("Share of the worst direction", tuple(shares), 1.0, SHARE_DECADES)
-
-
-def gain_colouring(gains: Sequence[float], constant: float) -> Colouring:
-    """Return the colouring by the constant when only that token moves, relative to that when all move.
-
-    The scale begins at the smallest gain, since gains often differ by a small factor only; it has at most two decades.
-
-    Args:
-        gains: Norms of the block columns of J, as `howsmooth.token_gains` returns them.
-        constant: The norm of J.
-
-    Example:
-        >>> gain_colouring([1.0, 2.0, 4.0], 5.0).ends
-        ('20 %', '80 %')
-    """
-    positive = [gain for gain in gains if gain > 0]
-    spread = math.log10(max(positive) / min(positive)) if positive else 0.0
-    decades = min(max(spread, _LEAST_DECADES), GAIN_DECADES)
-    return Colouring("Constant when only this token moves, of that when all move", tuple(gains), constant, decades)
 
 
 def token_texts(words: Sequence[str], colourings: Sequence[Colouring], selected: int | None = None) -> str:

@@ -22,6 +22,7 @@ from howsmooth.explorer.components import (
 from howsmooth.explorer.forms import texts_of
 from howsmooth.explorer.question_tab import components_of
 from howsmooth.explorer.tabs import layers_form
+from howsmooth.report.colours import Colouring, gain_colouring, share_colouring
 from howsmooth.studies import measure, move_each_token, move_one_token
 from howsmooth.studies.token_effects import moves_tokens_in_one_pass
 
@@ -163,11 +164,11 @@ def layers_tab(app: App) -> None:
     cancel_on_click(app, controls, [measured, layer_measured, token_perturbed])
 
 
-def colourings_of(session: Session) -> list[html.Colouring]:
+def colourings_of(session: Session) -> list[Colouring]:
     """Return what the colours of the tokens show: the shares at the selected layer, and the gains if they are known."""
     record = session.record(session.layer)
     if record is None or not record["shares"]:
         return []
     gains = session.gains.get(record["layer"])
-    shares = [html.share_colouring(record["shares"])]
-    return shares if gains is None else [*shares, html.gain_colouring(gains["gains"], record["value"])]
+    shares = [share_colouring(record["shares"])]
+    return shares if gains is None else [*shares, gain_colouring(gains["gains"], record["value"])]

@@ -30,20 +30,17 @@ class TaskResult(NamedTuple):
     error: str | None = None
 
 
-def run_bundle(
-    bundle: Bundle, progress: ProgressCallback | None = None, model: Model | None = None
-) -> Iterator[list[TaskResult]]:
+def run_bundle(bundle: Bundle, model: Model | None = None) -> Iterator[list[TaskResult]]:
     """Compute the places of a bundle and yield the results of one call of `answer` after another.
 
     An exception becomes the error message of the place at which it was raised; the other places are still computed.
 
     Args:
         bundle: The places.
-        progress: Called with the coordinates of the first place of each call.
         model: Used instead of loading the model that the bundle names.
     """
     together = find_question(bundle.question).batches is not None
-    for places, results in _calls(bundle, progress, model):
+    for places, results in _calls(bundle, None, model):
         found: list[TaskResult] = []
         try:
             for place, record in results:
