@@ -220,46 +220,6 @@ def test_gains_that_would_take_minutes_are_not_computed(visit):
     wait_for_text(visit, "token", "moved alone")
 
 
-def test_the_files_of_a_view_and_its_link(visit, opened, address):
-    fill(visit, text=TEXT, measure_layers="0,1")
-    visit.fill("#measure-lengths input[type=number]", "12")
-    visit.keyboard.press("Tab")
-    visit.click("#measure-run")
-    wait_for_text(visit, "measure-status", "Measured on")
-    visit.click("#constants [data-layer='0']")
-    wait_for_text(visit, "measure-status", "All heads of layer 0")
-    files = {}
-    for anchor in visit.locator("#measure-save a[download]").all():
-        with visit.expect_download() as waiting:
-            anchor.click()
-        files[waiting.value.suggested_filename] = waiting.value.path().read_bytes()
-    assert sorted(files) == ["layers.csv", "tokens.csv", "tokens.png", "tokens.svg"]
-    assert files["tokens.png"].startswith(b"\x89PNG") and b"<svg" in files["tokens.svg"][:600]
-    assert files["tokens.csv"].decode().splitlines()[0].startswith("position,token,share,gain,gain_lower")
-
-    before = visit.locator("#words .hs-legend").all_inner_texts()
-    with open_page(opened, address, visit.get_attribute("#measure-save .hs-link", "href")) as again:
-        wait_for_text(again, "measure-status", "Measured on")
-        assert (
-            again.input_value("#text textarea") == TEXT
-            and again.input_value("#measure-lengths input[type=number]") == "12"
-        )
-        assert again.inner_text("#constants [aria-pressed=true]") == "layer 0"
-        assert again.locator("#words .hs-legend").all_inner_texts() == before
-
-
-def test_a_link_to_another_tab(opened, address):
-    with open_page(opened, address, "?question=regimes&gamma_r2=0.5,2&scores=positive&to=6", "#regimes-status") as page:
-        wait_for_text(page, "regimes-status", "Largest constant of n tokens at two points")
-        assert page.input_value("#regimes-scores input") == "positive" and not page.is_visible("#text")
-
-
-def test_a_wrong_link_is_rejected(opened, address):
-    with open_page(opened, address, "?question=measure&model=<b>x</b>&lengths=12", "#notice .hs-warn") as page:
-        assert "expected a model among minilm, smollm2, got '<b>x</b>'" in page.inner_text("#notice")
-        assert page.locator("#notice b").count() == 0 and page.locator("#constants tbody tr").count() == 0
-
-
 def test_the_model_and_the_text_are_shown_only_where_they_act(visit):
     for name, shown in (("Measures", False), ("Growth", True), ("Flows", False), ("Layers", True)):
         visit.get_by_role("tab", name=name).click()
@@ -364,13 +324,15 @@ def test_no_local_file_is_served_and_uploads_are_rejected(visit, address):
 def test_every_field_has_a_label_and_nothing_overflows(opened, address, width, theme):
     with Page(opened, width=width, height=844, theme=theme) as visited:
         page = visited.page
-        page.goto(f"{address}?question=measure&layers=0&lengths=24")
+        page.goto(address)
         page.wait_for_selector("#measure-status")
+        fill(page, measure_layers="0")
+        page.click("#measure-run")
         wait_for_text(page, "measure-status", "Measured on")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         # Text that is wider than its button, cell or line; tables of many columns may scroll.
         overflowing = page.evaluate("""() => [...document.querySelectorAll(
-            'button, .hs-message, .hs-legend, .hs-save, .hs-text, #words .hs-scroll, #constants .hs-scroll, h1, h3')]
+            'button, .hs-message, .hs-legend, .hs-report, .hs-text, #words .hs-scroll, #constants .hs-scroll, h1, h3')]
             .filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1).map(e => e.outerHTML.slice(0, 200))""")
         assert overflowing == []
         nameless = page.evaluate("""() => [...document.querySelectorAll('input, textarea, select')]

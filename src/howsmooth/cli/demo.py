@@ -9,6 +9,7 @@ import click
 
 from howsmooth.cli.options import chosen_style, style_option
 from howsmooth.cli.runtime import runtime_options
+from howsmooth.questions import find_question
 
 if TYPE_CHECKING:
     from howsmooth.cli.outputs import Record
@@ -45,7 +46,7 @@ def command(folder: str, svg_path: str | None) -> int:
         check_writable(Path(svg_path), "--svg")
     records_file = RecordFile(str(records_path), "--out", format="json")
     click.get_current_context().with_resource(records_file.locked())
-    run = CommandRun([records_file], make_console(stderr=True))
+    run = CommandRun(find_question("measure"), [records_file], make_console(stderr=True))
     load_torch(run.stderr)
 
     from howsmooth.fits import growth_laws
@@ -84,14 +85,13 @@ def command(folder: str, svg_path: str | None) -> int:
 def _measure(run: CommandRun, spec_values: dict[str, Any]) -> list[Record]:
     """Measure one of the specs and return its records."""
     from howsmooth.cli.loading import load_model_and_text
-    from howsmooth.cli.run import Computation, print_overview
+    from howsmooth.cli.run import print_overview
     from howsmooth.questions.spec import spec_of
     from howsmooth.studies.plan import prepare_model
-    from howsmooth.studies.run import records_of
 
     count_before = len(run.records)
     model, corpus, spec = load_model_and_text(spec_of({**spec_values, "name": "demo"}))
     plan = prepare_model(spec, model, corpus, from_files=True)
     print_overview(spec, model, run.stderr, plan)
-    run.collect(Computation(model.name, plan.count, lambda progress: records_of(plan, progress=progress)))
+    run.collect(model.name, plan)
     return run.records[count_before:]

@@ -49,7 +49,6 @@ def layers_form(limits: Limits) -> Form:
             ),
             "lengths": _length("Tokens of the text to measure", 64, SHORTEST_LENGTH, limits),
         },
-        view={"layer": LAYER},
     )
 
 

@@ -342,11 +342,6 @@ def _principal_coordinates(states: Sequence[Tensor], sink: int | None) -> tuple[
     return [[[float(f"{c:.{_DIGITS}g}") for c in point] for point in points] for points in paths], list(view.names)
 
 
-def describe(at: dict[str, Any]) -> str:
-    """Return a place in words."""
-    return f"n = {at['n']}, sample {at['sample']}, from depth {at['depth']}"
-
-
 QUESTION = Question(
     spec=DepthSpec,
     records=(DepthRecord,),
@@ -364,5 +359,5 @@ QUESTION = Question(
     inputs=inputs,
     deepest=deepest,
     needs_text=True,
-    describe=describe,
+    describe=lambda at: f"n = {at['n']}, sample {at['sample']}, from depth {at['depth']}",
 )

@@ -99,11 +99,6 @@ class GaussianRecord(Record, kind="gaussian flow"):
     positions: Packed | None = None
 
 
-def grid(spec: GaussianSpec) -> Iterator[dict[str, Any]]:
-    """Yield the one place of a flow."""
-    yield {}
-
-
 def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
     """Integrate N(mean, covariance), and particles beside it."""
     from howsmooth.dynamics.example import field_of, matrix
@@ -209,7 +204,7 @@ QUESTION = Question(
     "rank.\n\n"
     "    EXAMPLE is a TOML file or an example of `flow particles`, whose attention is used (in the coordinates x); "
     "by default A = V = I.",
-    grid=grid,
+    grid=lambda spec: [{}],  # one place: the whole flow
     check=check_attention,
     caveats=caveats,
     describe=_progress_text,

@@ -152,11 +152,6 @@ def _starts(n: int, restarts: int, seed: int) -> Tensor:
     return torch.cat([first.unsqueeze(0), isolated.unsqueeze(0), random])[:restarts]
 
 
-def describe(at: dict[str, Any]) -> str:
-    """Return the size in words."""
-    return f"a = {at['a']:g}"
-
-
 QUESTION = Question(
     spec=MaskedSpec,
     records=(MaskedRecord,),
@@ -171,5 +166,5 @@ QUESTION = Question(
     noun="constant",
     grid=grid,
     together=("a",),
-    describe=describe,
+    describe=lambda at: f"a = {at['a']:g}",
 )

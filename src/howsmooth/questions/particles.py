@@ -358,9 +358,6 @@ def caveats(records: Sequence[Fields]) -> Iterator[str]:
             yield f"warning: {line} (stated in {record['example']})"
 
 
-OUTPUTS = {
-    "--animate": Output("An animation (gif): the tokens in motion.", "howsmooth.report.flow_charts:particle_frames")
-}
 QUESTION = Question(
     spec=ParticlesSpec,
     records=(ParticlesRecord, GrowthRecord),
@@ -377,5 +374,7 @@ QUESTION = Question(
     check=lambda spec: spec.declaration,
     caveats=caveats,
     describe=progress_text,
-    outputs=OUTPUTS,
+    outputs={
+        "--animate": Output("An animation (gif): the tokens in motion.", "howsmooth.report.flow_charts:particle_frames")
+    },
 )

@@ -109,11 +109,6 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
             )
 
 
-def describe(at: dict[str, Any]) -> str:
-    """Return the curve in words."""
-    return f"γR² = {at['gamma_r2']:g}"
-
-
 QUESTION = Question(
     spec=RegimesSpec,
     records=(RegimeRecord,),
@@ -127,5 +122,5 @@ QUESTION = Question(
     noun="point",
     grid=grid,
     together=("gamma_r2",),
-    describe=describe,
+    describe=lambda at: f"γR² = {at['gamma_r2']:g}",
 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.bounds.titles import title_of
+from howsmooth.reading import replacing
 from howsmooth.records import json_line
 from howsmooth.report.chart import Axis, Chart, Picture, Series
 from howsmooth.report.charts import LENGTH_LABEL, group_by, sample_count_text, samples_series
@@ -91,10 +91,9 @@ class Panel:
 def write_figure(outcome: Outcome, folder: Path) -> list[str]:
     """Write a figure's records as JSON lines and its pictures as PNG; return the names of the pictures."""
     name = outcome.figure.name
-    with open(folder / f".{name}.partial", "w", encoding="utf-8") as stream:
-        for record in (*outcome.records, *outcome.bounds):
-            stream.write(json_line({**record, "figure": name}) + "\n")
-    os.replace(folder / f".{name}.partial", folder / f"{name}.jsonl")
+    lines = (json_line({**record, "figure": name}) + "\n" for record in (*outcome.records, *outcome.bounds))
+    with replacing(folder / f"{name}.jsonl") as partial:
+        partial.write_text("".join(lines), encoding="utf-8")
     pictures = panels_by_picture(outcome)
     for picture, panels in pictures.items():
         save_figure(draw(panels, outcome), folder / f"{picture}.png")
