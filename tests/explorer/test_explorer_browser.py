@@ -55,6 +55,7 @@ def open_page(opened, address, query="", wait_for="#measure-run"):
         if not query:
             # Without a link the page opens with a result; tests begin after it.
             page.wait_for_function("document.getElementById('measure-status')?.innerText.includes('Measured on')")
+            page.wait_for_selector("#measure-cancel", state="hidden")
         yield page
         assert visited.errors == []
         assert [url for url in visited.requests if not url.startswith((address, "data:", "blob:"))] == []
@@ -75,6 +76,14 @@ def fill(page, **fields) -> None:
 
 def wait_for_text(page, where: str, words: str) -> None:
     page.wait_for_function("([id, words]) => document.getElementById(id).innerText.includes(words)", arg=[where, words])
+
+
+def run_measure(page) -> None:
+    """Click the button of the first tab, and wait until it no longer shows the result before."""
+    status = "document.getElementById('measure-status').innerText"
+    before = page.evaluate(status)
+    page.click("#measure-run")
+    page.wait_for_function(f"before => {status} !== before", arg=before)
 
 
 def choose_model(page, name: str) -> None:
@@ -107,7 +116,7 @@ def test_values_equal_those_of_the_command_line(visit, tmp_path):
     fill(visit, text=TEXT, measure_layers="0,2")
     visit.fill("#measure-lengths input[type=number]", "16")
     visit.keyboard.press("Tab")
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on the first 16 of")
     rows = visit.locator("#constants tbody tr").all_inner_texts()
     assert len(rows) == 2
@@ -136,7 +145,7 @@ def test_the_page_opens_with_the_constants_of_the_default_text(visit):
 
 def test_layers_and_tokens_open_by_keyboard(visit):
     fill(visit, text=TEXT, measure_layers="1")
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on all")
     visit.focus("#constants [data-layer='1']")
     visit.keyboard.press("Enter")
@@ -176,7 +185,7 @@ def test_cancelling_stops_a_running_solve_and_the_page_stays_responsive(visit, m
     monkeypatch.setattr(Cancellation, "stop", stop)
     assert not visit.is_visible("#measure-cancel")  # nothing runs
     fill(visit, text=TEXT, measure_layers="all")
-    visit.click("#measure-run")
+    run_measure(visit)
     visit.wait_for_selector("#constants tbody tr")
     inside.wait()
     visit.get_by_role("tab", name="Growth").click()  # the page is not blocked
@@ -193,13 +202,13 @@ def test_cancelling_stops_a_running_solve_and_the_page_stays_responsive(visit, m
 
     monkeypatch.undo()
     fill(visit, measure_layers="0")
-    visit.click("#measure-run")  # the queue is free again
+    run_measure(visit)  # the queue is free again
     wait_for_text(visit, "measure-status", "Measured on all")
 
 
 def test_both_colourings_and_the_largest_gains_are_shown_without_a_click(visit):
     fill(visit, text=TEXT, measure_layers="0")
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on all")
     assert visit.locator("#words .hs-text").count() == 2
     assert visit.locator("#words .hs-legend").all_inner_texts()[0].endswith("log scale")
@@ -213,7 +222,7 @@ def test_gains_that_would_take_minutes_are_not_computed(visit):
     fill(visit, text=TEXT, measure_layers="0")
     visit.click("#measure-map input")
     visit.get_by_role("option", name="block", exact=True).click()
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on all")
     assert visit.locator("#words .hs-text").count() == 1 and "Click a token" in visit.inner_text("#words")
     visit.click("#words [data-token='3']")
@@ -229,7 +238,7 @@ def test_the_model_and_the_text_are_shown_only_where_they_act(visit):
 
 def test_html_in_the_text_is_escaped(visit):
     fill(visit, text=HOSTILE, measure_layers="0")
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on all")
     words = visit.inner_text("#words").replace("\n", "").replace("##", "")
     assert "onerror" in words and "script" in words and "{" in words
@@ -241,7 +250,7 @@ def test_html_in_the_text_is_escaped(visit):
 
 def test_fifty_thousand_characters_are_truncated_with_a_note(visit):
     fill(visit, text=("Ships sail. " * 5000)[:50_000], measure_layers="0")
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on the first 64 of 12,")
     assert "n = 64" in visit.inner_text("#constants")
 
@@ -249,7 +258,7 @@ def test_fifty_thousand_characters_are_truncated_with_a_note(visit):
 @pytest.mark.parametrize("name", ["no/such-model", "../../etc", "/etc/passwd", "<b>x</b>"])
 def test_an_unknown_model_is_rejected(visit, name):
     choose_model(visit, name)
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "expected a model among minilm, smollm2, got")
     assert name in visit.inner_text("#measure-status") and visit.locator("#measure-status b").count() == 0
 
@@ -296,7 +305,7 @@ def test_no_file_contains_the_text_of_a_visitor(opened, tmp_path):
         (address,) = next(filter(None, (re.findall(r"explorer is at (\S+)", line) for line in process.stderr)))
         with open_page(opened, address) as page:
             fill(page, text=TEXT, measure_layers="0")
-            page.click("#measure-run")
+            run_measure(page)
             wait_for_text(page, "measure-status", "Measured on")
             with page.expect_download() as waiting:
                 page.click("#download a")

@@ -28,7 +28,7 @@ from howsmooth.report.chart import (
     drawable,
 )
 from howsmooth.report.colours import share_colouring
-from howsmooth.report.sections import themed_svg
+from howsmooth.report.embedding import themed_svg
 from howsmooth.report.style import STYLES, THEMES, figure_style
 from tests import reasons
 from tests.tolerances import assert_close, at_most

@@ -171,9 +171,16 @@ def samples_series(
         label=label,
         law=law,
         omitted_count=len(records) - len(points),
-        details=[f"sample {record['sample']}, {record['status']}" if "status" in record else "" for record in points],
+        details=[", ".join(_point_words(record)) for record in points],
         **{"has_samples": True, "show_markers": True, "linestyle": "solid", **style},
     )
+
+
+def _point_words(record: dict[str, Any]) -> list[str]:
+    return [
+        *([f"sample {record['sample']}"] if "sample" in record else []),
+        *([record["status"]] if "status" in record else []),
+    ]
 
 
 def is_drawable(record: dict[str, Any], y: str = "value") -> bool:
