@@ -434,11 +434,11 @@ def claims() -> list[Claim]:
                     + numbers.layer_predictions(),
                 ),
                 ("findings.md", numbers.token_predictions()),
-                ("prediction.md", "No bound and no baseline has a larger estimate there."),
-                ("prediction.md", "no measure splits in any of these layers"),
-                ("prediction.md", "*A layer's constant does not predict attacks on the model.*"),
+                ("robustness.md", "No bound and no baseline has a larger estimate there."),
+                ("robustness.md", "no measure splits in any of these layers"),
+                ("robustness.md", "*A layer's constant does not predict attacks on the model.*"),
                 (
-                    "prediction.md",
+                    "robustness.md",
                     numbers.token_predictions().replace(
                         "No quantity predicts attacks on tokens", "*No quantity predicts attacks on tokens*"
                     ),
