@@ -362,8 +362,8 @@ def claims() -> list[Claim]:
                     f"No text reaches the plateau: MiniLM's 72 heads have γR² {sizes}, so n* is between {lengths}.",
                 ),
                 ("mean_field.md", "**No text is as long as n\\*.**"),
-                ("regimes.md", f"MiniLM's heads have γR² {sizes}"),
-                ("regimes.md", "no text is that long"),
+                ("mean_field.md", f"MiniLM's heads have γR² {sizes}"),
+                ("mean_field.md", "no text is that long"),
             ),
             (f"python -m experiments.adversarial_heads {GPT2}", "howsmooth meanfield regimes"),
             ("adversarial_heads.jsonl",),
@@ -378,10 +378,10 @@ def claims() -> list[Claim]:
         Claim(
             "Most curves on text are no power laws, and √n does not bound them",
             (
-                ("regimes.md", numbers.text_curves()),
+                ("mean_field.md", numbers.text_curves()),
                 ("findings.md", grows),
                 (
-                    "regimes.md",
+                    "mean_field.md",
                     f"SmolLM2's layer 15 grows like {power} on Alice: √n does not bound the slope for one text",
                 ),
                 (
