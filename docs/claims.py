@@ -275,7 +275,7 @@ def claims() -> list[Claim]:
             "The published code for L2 flows",
             (
                 (
-                    "gaussian_flows.md",
+                    "flows.md",
                     "The published code for L2 flows (Castin et al. 2025) has the factor 1/√d on KᵀQ and not on KᵀK; here neither has it, so that the weight is that of a distance.",
                 ),
             ),
