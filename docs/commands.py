@@ -26,6 +26,7 @@ import click
 
 PAGES = Path(__file__).parent / "commands"
 COLUMNS = 80
+RECORD_LINES = 32  # of a record that an example shows
 STUDY = """\
 models = ["minilm"]
 texts = ["alice"]
@@ -82,7 +83,11 @@ PAGE_OF = {
                 record_file="found.jsonl",
             ),
             Example("report found.jsonl -o report.html", "The same records as an HTML page, which works offline."),
-            Example("explore --help", "A local web page that measures interactively: [the explorer](../explore.md)."),
+            Example(
+                "explore --help",
+                "A local web page that measures interactively: [the explorer](../explore.md).",
+                max_lines=16,
+            ),
         ],
     ),
     "bound": (
@@ -140,7 +145,7 @@ PAGE_OF = {
                 "meanfield splitting-line --masses 1,3 --resolution 200",
                 "Where two atoms on a line split; --plot draws the plane.",
             ),
-            Example("meanfield splitting-cases", "Which kinds of maps split, and by how much."),
+            Example("meanfield splitting-cases", "Which kinds of maps split, and by how much.", max_lines=16),
             Example(
                 "meanfield splitting-copies minilm --layers 0 --lengths 6",
                 "The model runs on the text with each token in turn repeated.",
@@ -160,11 +165,14 @@ PAGE_OF = {
         "Flow",
         [
             Example(
-                "flow particles polytope --particles 24 --until 10", "Tokens gather at the vertices of a polytope."
+                "flow particles polytope --particles 24 --until 10",
+                "Tokens gather at the vertices of a polytope.",
+                max_lines=12,
             ),
             Example(
                 "flow weights minilm --layers 4 --heads 3 --lengths 16 --until 20",
                 "The tokens of a text under one head of a real model, applied again and again.",
+                max_lines=12,
             ),
             Example(
                 "flow gaussian --A '1,0.5;-0.5,-0.3' --mean 0.5,0.2 --covariance 0.6,0.3 --until 2",
@@ -208,9 +216,9 @@ PAGE_OF = {
     "around": (
         "Demo, models, doctor, cite",
         [
-            Example("demo", "Two models with a table, a plot and a page, as `make demo` runs it."),
-            Example("models", "The families that can be measured, and what is not supported.", max_lines=24),
-            Example("doctor", "What is installed, and which implementation runs."),
+            Example("demo", "Two models with a table, a plot and a page, as `make demo` runs it.", max_lines=24),
+            Example("models", "The families that can be measured, and what is not supported.", max_lines=14),
+            Example("doctor", "What is installed, and which implementation runs.", max_lines=14),
             Example("cite", "BibTeX of the paper and the methods used.", max_lines=12),
         ],
     ),
@@ -308,7 +316,8 @@ def section(example: Example, name: str, has_heading: bool, folder: Path) -> str
     parts.append("```console\n" + "\n".join([typed(example.line), *rows]) + "\n```")
     if example.record_file:
         first = json.loads((folder / example.record_file).read_text(encoding="utf-8").splitlines()[0])
-        parts.append("```json\n" + timeless(json.dumps(first, indent=2, ensure_ascii=False)) + "```")
+        fields = timeless(json.dumps(first, indent=2, ensure_ascii=False)).splitlines()
+        parts.append("\n".join(["```json", *fields[:RECORD_LINES], "…", "```"]))
     if example.figure:
         copy = PAGES.parent / "images" / f"command-{Path(example.figure).name}"
         shutil.copy(folder / example.figure, copy)
@@ -344,19 +353,16 @@ option of every command; an option has the same meaning wherever it occurs.
 
 ## Output
 
-Tables are printed to stdout, messages to stderr. On a terminal the table grows while records are computed, above a
-progress bar; elsewhere a line is printed for each length, as on these pages. `--quiet` leaves warnings and errors,
-`--verbose` prints a line for each record. `--json FILE|-` writes one JSON object for each record as soon as it is
-computed. The exit code is 0 on success, 2 for bad input (with one line that explains it), 1 if a task of a study
-failed, and 130 after Ctrl-C. Errors in options, names and files are reported before torch is imported.
+Tables are printed to stdout, messages to stderr. `--quiet` leaves warnings and errors, `--verbose` prints a line for
+each record, `--json FILE|-` writes one JSON object for each record as soon as it is computed. The exit code is 0 on
+success, 2 for bad input (with one line that explains it), 1 if a task of a study failed, and 130 after Ctrl-C.
 
 ## Threads
 
-`--threads` is the number of threads of each process. The default is one up to n = 256 and the number of cores for
-longer inputs; a study runs one process per core with one thread each. `OMP_NUM_THREADS`, if it is set, takes the place
-of the default. Threads sleep while they wait for each other (`OMP_WAIT_POLICY=PASSIVE`, unless the variable is set). By
-default they would wait in a busy loop: MiniLM at n = 64, beside two busy processes on two cores, took 81 s with two
-threads, 7 s with two that sleep, and 5 s with one.
+`--threads` is the number of threads of each process: one up to n = 256 and the number of cores for longer inputs, unless
+`OMP_NUM_THREADS` is set; a study runs one process per core with one thread each. Threads sleep while they wait for each
+other (`OMP_WAIT_POLICY=PASSIVE`, unless it is set): MiniLM at n = 64, beside two busy processes on two cores, took 81 s
+with two threads that wait in a loop, 7 s with two that sleep, and 5 s with one.
 
 ## Completion
 
