@@ -188,11 +188,11 @@ def claims() -> list[Claim]:
             "Which other maps split",
             (
                 (
-                    "findings.md",
+                    "splitting.md",
                     "L2 attention with K = −Q splits without bound: ½e^{t/2} for two atoms with masses 1 : e^t.",
                 ),
                 (
-                    "findings.md",
+                    "splitting.md",
                     "The balanced columns of Sinkhorn attention do not prevent splitting when A has a negative direction.",
                 ),
             ),
@@ -301,7 +301,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "Gaussian flows blow up",
-            (("findings.md", "The share depends on the draw: " + numbers.census()),),
+            (("flows.md", "The share depends on the draw: " + numbers.census()),),
             (
                 "python -m experiments.gaussian_census",
                 *(
@@ -396,7 +396,6 @@ def claims() -> list[Claim]:
                     "**Trained models: tokens do not cluster, and perturbations grow far less than the layers allow.**",
                 ),
                 ("findings.md", "**Perturbations grow far less than the product of the layers' constants.**"),
-                ("findings.md", numbers.amplified()),
                 ("depth.md", "**Trained models form no clusters closer than 0.1.**"),
                 ("depth.md", "**A perturbation grows far less than the product of the layers' constants.**"),
                 ("depth.md", numbers.amplified()),
@@ -419,7 +418,6 @@ def claims() -> list[Claim]:
                     "**A layer's constant predicts attacks on that layer, not on the model.** "
                     + numbers.layer_predictions(),
                 ),
-                ("findings.md", numbers.token_predictions()),
                 ("robustness.md", "No bound and no baseline has a larger estimate there."),
                 ("robustness.md", "no measure splits in any of these layers"),
                 ("robustness.md", "*A layer's constant does not predict attacks on the model.*"),
@@ -464,8 +462,8 @@ def claims() -> list[Claim]:
         Claim(
             "Distances between texts",
             (
-                ("findings.md", "The worst direction does not point towards another text."),
-                ("findings.md", numbers.quotients()),
+                ("transport.md", "The worst direction does not point towards another text."),
+                ("transport.md", numbers.quotients()),
             ),
             (
                 "howsmooth meanfield distance minilm --layers all --p 2 --json distances.jsonl",

@@ -359,10 +359,10 @@ success, 2 for bad input (with one line that explains it), 1 if a task of a stud
 
 ## Threads
 
-`--threads` is the number of threads of each process: one up to n = 256 and the number of cores for longer inputs, unless
-`OMP_NUM_THREADS` is set; a study runs one process per core with one thread each. Threads sleep while they wait for each
-other (`OMP_WAIT_POLICY=PASSIVE`, unless it is set): MiniLM at n = 64, beside two busy processes on two cores, took 81 s
-with two threads that wait in a loop, 7 s with two that sleep, and 5 s with one.
+`--threads` is the number of threads of each process: one up to n = 256 and the number of cores for longer inputs,
+unless `OMP_NUM_THREADS` is set; a study runs one process per core with one thread each. Threads sleep while they wait
+for each other (`OMP_WAIT_POLICY=PASSIVE`, unless it is set): MiniLM at n = 64, beside two busy processes on two cores,
+took 81 s with two threads that wait in a loop, 7 s with two that sleep, and 5 s with one.
 
 ## Completion
 
