@@ -26,7 +26,7 @@ import click
 
 PAGES = Path(__file__).parent / "commands"
 COLUMNS = 80
-RECORD_LINES = 32  # of a record that an example shows
+RECORD_LINES = 20  # of a record that an example shows
 STUDY = """\
 models = ["minilm"]
 texts = ["alice"]
@@ -48,7 +48,7 @@ class Example:
     Attributes:
         line: The command line without `howsmooth`.
         description: The sentence above the output.
-        max_lines: Number of lines of output to show; all by default.
+        max_lines: Number of lines of output to show.
         figure: A figure that the command writes, shown below the output.
         record_file: JSON lines that the command writes; the first record is shown below the output.
         listing: A file of the working folder that is shown before the output.
@@ -56,7 +56,7 @@ class Example:
 
     line: str
     description: str
-    max_lines: int | None = None
+    max_lines: int = 14
     figure: str | None = None
     record_file: str | None = None
     listing: str | None = None
@@ -67,9 +67,10 @@ PAGE_OF = {
         "Measure",
         [
             Example(
-                "measure minilm --layers 0,3 --lengths 16,32,64 --samples 2",
-                "The interval is that of the largest sample; *worst direction* names the tokens that the worst "
-                "perturbation moves most, with their shares.",
+                "measure minilm --layers 0,3 --lengths 16..128*2 --samples 2",
+                "The median of the samples with its interval, and their range; *worst direction* names the tokens that "
+                "the worst perturbation of the largest sample moves most, with their shares.",
+                max_lines=30,
             ),
             Example("measure minilm --layers 3 --heads 0,1,2 --lengths 32 --samples 1", "Single heads."),
             Example(
@@ -83,11 +84,7 @@ PAGE_OF = {
                 record_file="found.jsonl",
             ),
             Example("report found.jsonl -o report.html", "The same records as an HTML page, which works offline."),
-            Example(
-                "explore --help",
-                "A local web page that measures interactively: [the explorer](../explore.md).",
-                max_lines=16,
-            ),
+            Example("explore --help", "A local web page that measures interactively: [the explorer](../explore.md)."),
         ],
     ),
     "bound": (
@@ -145,7 +142,7 @@ PAGE_OF = {
                 "meanfield splitting-line --masses 1,3 --resolution 200",
                 "Where two atoms on a line split; --plot draws the plane.",
             ),
-            Example("meanfield splitting-cases", "Which kinds of maps split, and by how much.", max_lines=16),
+            Example("meanfield splitting-cases", "Which kinds of maps split, and by how much."),
             Example(
                 "meanfield splitting-copies minilm --layers 0 --lengths 6",
                 "The model runs on the text with each token in turn repeated.",
@@ -165,14 +162,11 @@ PAGE_OF = {
         "Flow",
         [
             Example(
-                "flow particles polytope --particles 24 --until 10",
-                "Tokens gather at the vertices of a polytope.",
-                max_lines=12,
+                "flow particles polytope --particles 24 --until 10", "Tokens gather at the vertices of a polytope."
             ),
             Example(
                 "flow weights minilm --layers 4 --heads 3 --lengths 16 --until 20",
                 "The tokens of a text under one head of a real model, applied again and again.",
-                max_lines=12,
             ),
             Example(
                 "flow gaussian --A '1,0.5;-0.5,-0.3' --mean 0.5,0.2 --covariance 0.6,0.3 --until 2",
@@ -216,10 +210,10 @@ PAGE_OF = {
     "around": (
         "Demo, models, doctor, cite",
         [
-            Example("demo", "Two models with a table, a plot and a page, as `make demo` runs it.", max_lines=24),
-            Example("models", "The families that can be measured, and what is not supported.", max_lines=14),
-            Example("doctor", "What is installed, and which implementation runs.", max_lines=14),
-            Example("cite", "BibTeX of the paper and the methods used.", max_lines=12),
+            Example("demo", "Two models with a table, a plot and a page, as `make demo` runs it."),
+            Example("models", "The families that can be measured, and what is not supported."),
+            Example("doctor", "What is installed, and which implementation runs."),
+            Example("cite", "BibTeX of the paper and the methods used."),
         ],
     ),
 }
@@ -306,7 +300,7 @@ def typed(line: str) -> str:
 def section(example: Example, name: str, has_heading: bool, folder: Path) -> str:
     """Run an example and return its part of the page; `has_heading` is whether an earlier example has the heading."""
     rows = printed(example.line).splitlines()
-    if example.max_lines and len(rows) > example.max_lines:
+    if len(rows) > example.max_lines:
         rows = [*rows[: example.max_lines], "…"]
     parts = [] if has_heading else [f"## howsmooth {name}"]
     parts.append(example.description)
