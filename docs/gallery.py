@@ -153,25 +153,9 @@ GALLERY = (
 INTRODUCTION = """\
 # Gallery
 
-Each picture is shown with the command that draws it. Every command with `--plot` writes png, svg or pdf, by the ending
-of the file name, in the style `--style screen`, `paper` or `slides`. `python docs/gallery.py` draws all of them again.
-"""
-OTHER_PICTURES = """\
-## A page instead of a picture
-
-    howsmooth measure minilm --report report.html
-
-One HTML file that works offline: plots with tooltips, tables, the tokens of the worst direction ([more](report.md)).
-
-![The report](images/report-light.png)
-
-## The explorer
-
-    howsmooth explore
-
-A local web page: paste a text, choose a layer, see which tokens matter ([more](explore.md)).
-
-![The explorer](images/explore-light.png)
+Which pictures are there, and which command draws each? Every command with `--plot` writes png, svg or pdf, by the ending of
+the file name, in the style `--style screen`, `paper` or `slides`. Pages instead of pictures: [the report](report.md) and
+[the explorer](explore.md).
 """
 
 
@@ -208,7 +192,7 @@ def page() -> str:
             f"## {picture.title}\n\n{typed(picture.line)}\n\n{picture.description} ([more]({picture.page}))\n\n"
             f"![{picture.title}](images/gallery/{picture.name})\n"
         )
-    return "\n".join([*parts, OTHER_PICTURES])
+    return "\n".join(parts)
 
 
 def main() -> None:
