@@ -29,7 +29,8 @@ from howsmooth.attack import Ascent, Ball, ascend
 from howsmooth.bounds import mean_field
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.regimes import unit_layer
-from howsmooth.report.figure import MARKERS, save_figure
+from howsmooth.report.figure import save_figure
+from howsmooth.report.panels import MARKERS
 from howsmooth.report.output_paths import check_plot_path
 from howsmooth.report.style import THEMES
 
