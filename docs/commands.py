@@ -337,9 +337,8 @@ def page(key: str) -> str:
 OVERVIEW = """\
 # Commands
 
-`howsmooth COMMAND --help` lists all options. These pages show an example of each command with its output, without
-times; `python docs/commands.py` runs all examples again. The table in [Notation](../notation.md#options) lists every
-option of every command; an option has the same meaning wherever it occurs.
+What does each command print? These pages have an example of each, without times. `howsmooth COMMAND --help` lists its
+options, [Notation](../notation.md#options) those of all commands; an option has the same meaning wherever it occurs.
 
 | command | |
 |---|---|
@@ -360,8 +359,7 @@ took 81 s with two threads that wait in a loop, 7 s with two that sleep, and 5 s
 
 ## Completion
 
-The shell completes commands, options, names of models and texts, values and paths after Tab once one of these lines is
-in its configuration:
+Commands, options, names, values and paths are completed after Tab, with one of these lines in the shell's configuration:
 
 | shell | file | line |
 |---|---|---|
