@@ -359,7 +359,8 @@ took 81 s with two threads that wait in a loop, 7 s with two that sleep, and 5 s
 
 ## Completion
 
-Commands, options, names, values and paths are completed after Tab, with one of these lines in the shell's configuration:
+Commands, options, names, values and paths are completed after Tab, with one of these lines in the configuration of the
+shell:
 
 | shell | file | line |
 |---|---|---|

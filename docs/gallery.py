@@ -153,9 +153,9 @@ GALLERY = (
 INTRODUCTION = """\
 # Gallery
 
-Which pictures are there, and which command draws each? Every command with `--plot` writes png, svg or pdf, by the ending of
-the file name, in the style `--style screen`, `paper` or `slides`. Pages instead of pictures: [the report](report.md) and
-[the explorer](explore.md).
+Which pictures are there, and which command draws each? Every command with `--plot` writes png, svg or pdf, by the
+ending of the file name, in the style `--style screen`, `paper` or `slides`. Pages instead of pictures:
+[the report](report.md) and [the explorer](explore.md).
 """
 
 
