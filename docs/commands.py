@@ -26,7 +26,7 @@ import click
 
 PAGES = Path(__file__).parent / "commands"
 COLUMNS = 80
-RECORD_LINES = 20  # of a record that an example shows
+RECORD_LINES = 12  # of a record that an example shows
 STUDY = """\
 models = ["minilm"]
 texts = ["alice"]
@@ -56,7 +56,7 @@ class Example:
 
     line: str
     description: str
-    max_lines: int = 14
+    max_lines: int = 12
     figure: str | None = None
     record_file: str | None = None
     listing: str | None = None
@@ -70,7 +70,7 @@ PAGE_OF = {
                 "measure minilm --layers 0,3 --lengths 16..128*2 --samples 2",
                 "The median of the samples with its interval, and their range; *worst direction* names the tokens that "
                 "the worst perturbation of the largest sample moves most, with their shares.",
-                max_lines=30,
+                max_lines=24,
             ),
             Example("measure minilm --layers 3 --heads 0,1,2 --lengths 32 --samples 1", "Single heads."),
             Example(
