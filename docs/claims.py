@@ -122,7 +122,7 @@ def claims() -> list[Claim]:
                 ("findings.md", "The paper's configuration is not the worst case."),
                 (
                     "attack.md",
-                    "In the example the published configuration has the constant 3.98, and the lower bound derived from it is 1.50; ascent finds 8.50.",
+                    "For 16 tokens in one dimension with A = V = 1 and R = 3, the published configuration has the constant 3.98, and the lower bound derived from it is 1.50; ascent finds 8.50.",
                 ),
             ),
             (f"python -m experiments.adversarial_heads {GPT2}", "python -m experiments.figures.regimes"),
