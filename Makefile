@@ -1,6 +1,7 @@
 # On a bare machine (Python >= 3.11 and make):
 #   make demo         sets up .venv, measures the two embedded models, leaves table, plot and page in demo/
-#   make test         sets up .venv, runs every test and doctest that needs no GPU
+#   make test         sets up .venv, runs the tests and doctests that need no GPU, but for the slow ones
+#   make test-all     runs all of them
 # and while working:
 #   make check        lint, types, unit tests: a minute
 #   make format       formats the code and applies the fixes that are safe
@@ -37,13 +38,16 @@ $(shell rm -f $(VENV)/.made $(VENV)/.ready-*)
 endif
 endif
 
-.PHONY: demo test test-install coverage check lint format types unit test-stress test-random docs notebooks test-gpu versions browser setup clean
+.PHONY: demo test test-all test-install coverage check lint format types unit test-stress test-random docs notebooks test-gpu versions browser setup clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.ready-demo
 	$(BIN)/python -m howsmooth demo --out $(DEMO)
 
 test: $(VENV)/.ready-test browser
+	$(PYTEST) -m "not slow" --durations=25 $(TESTS)
+
+test-all: $(VENV)/.ready-test browser
 	$(PYTEST) --durations=25 $(TESTS)
 
 coverage: $(VENV)/.ready-test browser

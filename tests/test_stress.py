@@ -33,6 +33,7 @@ def suite(tmp_path, monkeypatch):
     return write
 
 
+@pytest.mark.slow
 def test_disturbances_reach_the_tests(suite, capfd, monkeypatch):
     counts = []
 
@@ -69,6 +70,7 @@ def test_every_run_can_be_parsed():
     assert len({*stress.RUNS}) == 10 and all(stress.parse_run(name) for name in stress.RUNS)
 
 
+@pytest.mark.slow
 def test_each_run_is_repeated_with_seeds(suite, capfd):
     file = suite()
     text = SEEN.replace("threads", "drawn").replace("OMP_NUM_THREADS", "HOWSMOOTH_SEED").format(passes=True)

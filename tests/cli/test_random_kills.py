@@ -16,6 +16,7 @@ import pytest
 from howsmooth.records import is_intact
 from howsmooth.studies.store import Store
 from tests.seeds import seeds
+from tests.tiers import rest_is_slow
 from tests.tolerances import FLOAT32, same_record
 
 pytestmark = pytest.mark.random
@@ -64,7 +65,7 @@ def assert_same(found: dict[str, dict], expected: dict[str, dict]) -> None:
         assert same_record(one, other, FLOAT32), (one, other)
 
 
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", rest_is_slow(seeds(3)))
 def test_a_study_that_is_killed_twice(seed, start_paused_at, howsmooth, tiny, text_file, tmp_path):
     draw = random.Random(f"study {seed}")
     file = tmp_path / "s.toml"
@@ -94,7 +95,7 @@ def test_a_study_that_is_killed_twice(seed, start_paused_at, howsmooth, tiny, te
         assert_same(last, numbers(list(opened.records())))
 
 
-@pytest.mark.parametrize("seed", seeds(3))
+@pytest.mark.parametrize("seed", rest_is_slow(seeds(3)))
 def test_a_file_of_a_run_that_is_killed_beside_another(seed, start_paused_at, howsmooth, tiny, text_file, tmp_path):
     draw = random.Random(f"file {seed}")
     file, whole = tmp_path / "r.jsonl", tmp_path / "whole.jsonl"

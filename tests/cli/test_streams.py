@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.cli.conftest import ENVIRONMENT
+from tests.tiers import rest_is_slow
 
 
 def run(*arguments: str, closed: tuple[int, ...] = (), **environment: str) -> subprocess.CompletedProcess:
@@ -46,7 +47,7 @@ def test_a_text_from_a_closed_stdin_is_rejected():
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "latin-1:strict"])
-@pytest.mark.parametrize("line", ["measure --help", "attack ball --help", "flow gaussian --help"])
+@pytest.mark.parametrize("line", rest_is_slow(["flow gaussian --help", "measure --help", "attack ball --help"]))
 def test_help_in_an_encoding_without_greek_letters(line, encoding):
     done = run(*line.split(), PYTHONIOENCODING=encoding)
     assert done.returncode == 0 and done.stderr == b""
@@ -54,7 +55,7 @@ def test_help_in_an_encoding_without_greek_letters(line, encoding):
     assert "Most used:" in shown and ("\\u03" in shown or "\\u2" in shown)
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "ascii:surrogateescape"])
+@pytest.mark.parametrize("encoding", rest_is_slow(["ascii", "cp1252", "ascii:surrogateescape"]))
 def test_a_table_in_an_encoding_without_our_characters(encoding):
     done = run("meanfield", "regimes", PYTHONIOENCODING=encoding)
     assert done.returncode == 0 and b"Traceback" not in done.stderr and b"PYTHONIOENCODING" not in done.stderr

@@ -69,6 +69,7 @@ def test_links_between_notebooks_have_targets():
                 assert (FOLDER / target).exists(), f"{path.name}: {target}"
 
 
+@pytest.mark.slow
 def test_notebooks_run_and_print_what_they_show(tmp_path):
     """In a kernel of their own, in one process: what differs from the stored output by more than rounding is found."""
     pytest.importorskip("nbclient", reason=reasons.extra("nbclient", "notebook"))

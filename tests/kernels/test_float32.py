@@ -12,6 +12,7 @@ from howsmooth.attention import reference
 from howsmooth.kernels import float32, launch, tiles
 from howsmooth.kernels.tiles import Tiles
 from tests.kernels.cases import PATTERNS, problem, truth
+from tests.tiers import rest_is_slow
 from tests.tolerances import at_most
 
 ALLOWED = 2e-6  # relative to the norm of each result, with scores up to 10; float16 alone has 5e-4
@@ -58,7 +59,7 @@ def check(at, directions, g, padding=None, **options):
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["", "padded"])
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("layout", rest_is_slow(LAYOUTS), ids=str)
 @pytest.mark.parametrize("pattern", WITHOUT_CAP.values(), ids=WITHOUT_CAP)
 def test_masks(pattern, layout, padded):
     at, directions, g, padding = problem(layout, padded=padded)

@@ -13,6 +13,7 @@ from howsmooth.attention.pattern import Pattern
 from howsmooth.kernels import launch, tiles
 from howsmooth.kernels.tiles import Tiles
 from tests.kernels.cases import DEVICE, LAYOUTS, PATTERNS, TOLERANCE, assert_near, problem, second_truth, truth
+from tests.tiers import rest_is_slow
 from tests.tolerances import at_most
 
 HALVES = [
@@ -103,7 +104,7 @@ def test_several_tangents_in_one_pass(pattern, tangents):
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("pattern", [{}, dict(causal=True, window=7), dict(softcap=1.5)], ids=str)
+@pytest.mark.parametrize("pattern", rest_is_slow([dict(causal=True, window=7), {}, dict(softcap=1.5)]), ids=str)
 @pytest.mark.parametrize("tangents", [None, 4])
 def test_half_precision(pattern, dtype, tangents):
     check(LAYOUTS[1], pattern, dtype, tangents=tangents)

@@ -17,6 +17,7 @@ from howsmooth.kernels import tiles
 from howsmooth.kernels.tiles import Tiles
 from tests.attention.cases import normal
 from tests.kernels.cases import DEVICE, TOLERANCE, assert_near, problem
+from tests.tiers import rest_is_slow
 
 LAYOUT = (2, 4, 2, 150, 270, 16, 16)  # sequences, query heads, key heads, queries, keys, widths
 PLAIN = dict(scale=0.25, causal=False, window=None, softcap=None, offset=0)
@@ -54,7 +55,9 @@ PREDICATES = {
 
 
 @pytest.mark.parametrize("visible", PREDICATES.values(), ids=PREDICATES)
-@pytest.mark.parametrize("options", [{}, dict(causal=True, offset=120), dict(window=40, softcap=1.5)], ids=str)
+@pytest.mark.parametrize(
+    "options", rest_is_slow([{}, dict(causal=True, offset=120), dict(window=40, softcap=1.5)]), ids=str
+)
 def test_value_and_derivatives_under_a_sparse_mask(visible, options):
     at, directions, g, _ = problem(LAYOUT)
     mask = SparseMask.from_function(visible, 150, 270)
@@ -76,7 +79,9 @@ def test_a_cotangent_of_the_log_sum_exp(options):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 1), (1, 4), (2, 4)], ids=str)
-@pytest.mark.parametrize("options", [{}, dict(causal=True, offset=120, softcap=1.5), dict(window=40)], ids=str)
+@pytest.mark.parametrize(
+    "options", rest_is_slow([{}, dict(causal=True, offset=120, softcap=1.5), dict(window=40)]), ids=str
+)
 def test_the_gradient_of_a_table(shape, options):
     at, directions, g, _ = problem(LAYOUT)
     table = normal(60, *shape, 150, 270).to(DEVICE, torch.float32)

@@ -123,6 +123,7 @@ def test_the_policy_allows_only_the_script_of_the_page(records):
     assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'" in page
 
 
+@pytest.mark.slow
 def test_ten_thousand_records_stay_small(many, large_page):
     assert len(large_page.encode()) < 2.5e6
     # exact: the page keeps every digit

@@ -53,6 +53,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@pytest.mark.slow
 def test_ten_thousand_records_are_drawn_with_few_elements(chromium, large):
     """The time to open a page depends on its number of elements; benchmarks/latency.py measures the seconds."""
     with Page(chromium) as opened:

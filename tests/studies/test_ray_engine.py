@@ -24,6 +24,7 @@ from howsmooth.studies.run import run_study
 from howsmooth.studies.store import Store
 from tests import reasons
 from tests.paused import start_paused
+from tests.tiers import rest_is_slow
 
 ray = pytest.importorskip("ray", reason=reasons.extra("ray", "ray"))
 
@@ -69,6 +70,7 @@ def cluster():
         cluster.shutdown()
 
 
+@pytest.mark.slow
 def test_tasks_of_a_dead_node_are_retried(cluster, declared, tmp_path, monkeypatch):
     (tmp_path / "held_work.py").write_text(HELD)
     marks = tmp_path / "marks"
@@ -221,7 +223,7 @@ def test_a_cluster_of_this_machine_is_private_and_leaves_nothing(looking, longes
     assert module._CLUSTERS not in os.environ, "a cluster that is started later may be of many machines"
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("end", rest_is_slow([signal.SIGTERM, signal.SIGKILL]))
 def test_a_cluster_of_this_machine_leaves_nothing_after_a_signal(end, declared, tmp_path):
     """A scheduler sends SIGTERM to Ray's processes as well, and Ray then ends the driver as SIGKILL does."""
     study = tmp_path / "study.toml"
