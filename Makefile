@@ -107,7 +107,7 @@ clean:
 
 # The stamps make a second run start at once; a changed pin installs again.
 $(VENV)/.ready-demo: $(VENV)/.ready-models
-	$(INSTALL) --editable '.[plot,gguf]'
+	$(INSTALL) --editable '.[gguf]'
 	@touch $@
 
 $(VENV)/.ready-test: $(VENV)/.ready-models

@@ -66,9 +66,9 @@ PAGE_OF = {
         "Measure",
         [
             Example(
-                "measure minilm --layers 0,3 --lengths 16,32,64 --samples 2",
-                "The interval is that of the largest sample; *worst direction* names the tokens that the worst "
-                "perturbation moves most, with their shares.",
+                "measure minilm --layers 0,3 --lengths 16..128*2 --samples 2",
+                "The median of the samples with its interval, and their range; *worst direction* names the tokens that "
+                "the worst perturbation of the largest sample moves most, with their shares.",
             ),
             Example("measure minilm --layers 3 --heads 0,1,2 --lengths 32 --samples 1", "Single heads."),
             Example(

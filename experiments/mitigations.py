@@ -32,10 +32,10 @@ from howsmooth.attack.mitigation import L2, Cap, Mitigation, Temperature
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
 from howsmooth.models import Model, replace_attention
-from howsmooth.questions.inputs import run_fields
 from howsmooth.report.rows import model_name, number
 from howsmooth.report.table import plain_table
 from howsmooth.studies import Spec, resolve, spec_of
+from howsmooth.studies.plan import prepare_model
 from howsmooth.texts.corpora import Corpus, read_corpus
 from howsmooth.texts.cutting import TokenChunk
 
@@ -61,7 +61,7 @@ def mitigations(
     if not 0 < budget < math.inf:
         raise InputError(f"expected a positive budget in units of ‖X‖, got {budget!r}")
     attack, done = attack or ProjectedGradient(), done or {}
-    facts = run_fields(model, corpus, spec)
+    facts = {**next(prepare_model(spec, model, corpus).bundles()).fields, "model": model.name}
     for n in spec.lengths:
         chunks = model.chunks(corpus, n, spec.samples, special_tokens=spec.adds_special_tokens)
         clean = [_outcome(model, chunk) for chunk in chunks]

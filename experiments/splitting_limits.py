@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from experiments.records import Record, Records
-from howsmooth.lipschitz.splitting_families import ill_conditioned_measure, opposite_l2_measure
+from howsmooth.lipschitz.splitting_cases import ill_conditioned_measure, opposite_l2_measure
 
 DIGITS = 80
 DISTANCES = (2, 3, 4, 5, 6, 8, 10)

@@ -28,7 +28,7 @@ def device_file(path: str) -> str:
 
 
 HATCHLING = "needs hatchling for the build of a wheel, and pip cannot fetch it: run it with the network"
-MATPLOTLIB = extra("matplotlib", "plot")
+MATPLOTLIB = extra("matplotlib", "models")
 GRADIO = extra("gradio", "explore")
 GGUF = extra("gguf", "gguf")
 PEFT = extra("peft", "test")

@@ -182,7 +182,7 @@ def test_pandas(found):
 
 
 def test_a_figure(found, tmp_path):
-    pytest.importorskip("matplotlib", reason=reasons.extra("matplotlib", "plot"))
+    pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     figure = found.plot(tmp_path / "growth.png")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
     assert "layer 1" in figure.axes[0].get_legend_handles_labels()[1][0]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
-from howsmooth.report import growth_figure, save_figure
+from howsmooth.report import draw, growth_picture, save_figure
 from howsmooth.studies import Store, read_study, run_study
 
 Path("growth.toml").write_text(
@@ -42,4 +42,4 @@ laws = growth_laws(records)
 for curve, law in laws.items():
     print(f"layer {curve[CURVE.index('layer')]}: {law.verdict}", end="")
     print(f", n^{law.exponent:.2f}" if law.shown else "")  # a rejected law has no exponent
-save_figure(growth_figure(records, laws), "example-study.png")
+save_figure(draw(growth_picture(records, laws)), "example-study.png")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import howsmooth
 from howsmooth.records import json_line
-from howsmooth.report.figure import save_figure
-from howsmooth.report.flow_figures import depth_figure
+from howsmooth.report.figure import draw, save_figure
+from howsmooth.report.flow_charts import depth_picture
 
 RUNS = (("minilm", 64), ("smollm2", 32))
 NOT_DRAWN = ("words", "coordinates", "axes")
@@ -42,7 +42,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if not chosen.redraw:
         compute(chosen.out / "depth.jsonl")
     lines = (chosen.out / "depth.jsonl").read_text(encoding="utf-8").splitlines()
-    save_figure(depth_figure([json.loads(line) for line in lines]), chosen.out / "depth.png")
+    save_figure(draw(depth_picture([json.loads(line) for line in lines])), chosen.out / "depth.png")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,10 @@ from howsmooth.attention import Field
 from howsmooth.dynamics import Velocity, integrate, local_constant, perturbation_growth
 from howsmooth.dynamics.declaration import ATTENTION_KINDS, EXAMPLE_NAMES, Attention, Tokens
 from howsmooth.dynamics.example import field_of, tokens_of
-from howsmooth.report.flow_figures import draw_paths, save_particle_animation
+from howsmooth.report.animation import save_animation
+from howsmooth.report.chart import Picture
+from howsmooth.report.figure import draw, save_figure
+from howsmooth.report.flow_charts import particle_frames, paths_chart
 from howsmooth.report.style import THEMES, apply_theme
 
 COLOURS = THEMES["light"]
@@ -36,15 +39,14 @@ LAYERS = (8, 16, 32, 64, 128, 256)
 
 def shapes(out: Path) -> None:
     """Draw the named examples, and animate the polytope."""
-    figure = Figure(figsize=(13.2, 8.4), dpi=130, layout="constrained", facecolor=COLOURS["background"])
-    for panel, name in zip(figure.subplots(2, 3).flatten(), EXAMPLE_NAMES, strict=True):
+    charts = []
+    for name in EXAMPLE_NAMES:
         found = howsmooth.ask("particles", example=name).records
         print(f"{name}: {found[-1]['ending']}; {'; '.join(found[-1]['unmet']) or 'as stated'}")
-        draw_paths(panel, found, COLOURS)
-        panel.set_title(name.replace("_", " "), color=COLOURS["foreground"], fontsize=11, fontweight="bold", loc="left")
+        charts.append(paths_chart(found, name.replace("_", " ")))
         if name == "polytope":
-            save_particle_animation(out / "flow.gif", found)
-    figure.savefig(out / "flows.png", facecolor=figure.get_facecolor())
+            save_animation(out / "flow.gif", particle_frames(found))
+    save_figure(draw(Picture(charts, width=4.4, height=4.2)), out / "flows.png")
 
 
 def field_named(name: str, d: int) -> Field:

@@ -29,8 +29,9 @@ from howsmooth.dynamics import (
 from howsmooth.questions.flows import positions
 from howsmooth.questions.gaussian import flow_fields
 from howsmooth.questions.pde import density_fields
-from howsmooth.report.density_figures import density_figure, gaussian_figure, rate_figure
-from howsmooth.report.figure import save_figure
+from howsmooth.report.chart import Picture
+from howsmooth.report.density_charts import density_picture, gaussian_picture, rate_chart
+from howsmooth.report.figure import draw, save_figure
 
 EYE, ONE = torch.eye(2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
 A = torch.tensor([[0.6, 0.8], [-0.4, -0.3]], dtype=torch.float64)
@@ -47,13 +48,15 @@ def blow_up(out: Path) -> dict:
     shown = gaussian_flow(calm, START, 2.0)
     comparison = compare_particles(shown, calm, 800)
     save_figure(
-        gaussian_figure(
-            [
-                {
-                    **flow_fields(shown, comparison),
-                    "title": "A Gaussian and 800 particles: softmax attention, V turns and contracts",
-                }
-            ]
+        draw(
+            gaussian_picture(
+                [
+                    {
+                        **flow_fields(shown, comparison),
+                        "title": "A Gaussian and 800 particles: softmax attention, V turns and contracts",
+                    }
+                ]
+            )
         ),
         out / "gaussian_flow.png",
     )
@@ -77,10 +80,8 @@ def densities(out: Path) -> dict:
     tokens = integrate(field, start.sample(300, torch.Generator().manual_seed(0)), 4.0, frames=flow.times.tolist())
     title = "A density on 64 × 64 cells and 300 particles: softmax attention, V = −I"
     particles = {"kind": "particle comparison", "flow": "", "n": 300, "positions": positions(tokens.tokens)}
-    save_figure(
-        density_figure([{"kind": "density flow", "flow": "", "title": title, **density_fields(flow)}, particles]),
-        out / "density_flow.png",
-    )
+    flow_record = {"kind": "density flow", "flow": "", "title": title, **density_fields(flow)}
+    save_figure(draw(density_picture([flow_record, particles])), out / "density_flow.png")
     return {"steps": flow.steps, "seconds": flow.seconds, "mass_error": flow.mass_error}
 
 
@@ -99,7 +100,9 @@ def rates(out: Path) -> list[dict]:
     ):
         one = mean_field_convergence(field, start, 1.0, ns, repeats=8, rtol=1e-3)
         found.append({"label": label, **one.as_record()})
-    save_figure(rate_figure(found, title="Particles converge to their limit"), out / "mean_field_rate.png")
+    chart = rate_chart(found, "Particles converge to their limit")
+    picture = Picture([chart], width=7.0, height=4.6 + 0.22 * (len(found) + 1))
+    save_figure(draw(picture), out / "mean_field_rate.png")
     return [{key: one[key] for key in ("label", "distance", "d", "rate")} for one in found]
 
 

@@ -23,7 +23,8 @@ from rich.text import Text
 
 from experiments.prediction.evaluation import OUTCOMES, calibrations, correlations
 from experiments.prediction.predictors import LABELS
-from howsmooth.report.figure import MARKERS, save_figure
+from howsmooth.report.figure import save_figure
+from howsmooth.report.panels import MARKERS
 from howsmooth.report.rows import model_name
 from howsmooth.report.style import THEMES
 from howsmooth.report.table import plain_table

@@ -25,7 +25,8 @@ from howsmooth.bounds.normalisation import radius
 from howsmooth.bounds.titles import title_of
 from howsmooth.models import AttentionFile
 from howsmooth.report.figure import format_length_axes, save_figure
-from howsmooth.report.style import THEMES, finish_figure, legend_options, new_figure
+from howsmooth.report.style import THEMES, legend_options, new_figure
+from howsmooth.report.ticks import separate_tick_labels
 from howsmooth.texts import default_text
 
 SHOWN = {  # row of the figure → bound → colour index and marker
@@ -122,7 +123,7 @@ def draw(results: dict[str, list[dict]], out: Path) -> None:
         label: handle for panel in panels.flat for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, **legend_options(colours))
-    save_figure(finish_figure(figure, "", colours), out / "tightness.png")
+    save_figure(separate_tick_labels(figure), out / "tightness.png")
     print(f"drew {out / 'tightness.png'}")
 
 

@@ -45,6 +45,21 @@ class NotConverged(RuntimeError):
         self.partial = partial
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception, or its type where it has no message.
+
+    Example:
+        >>> first_line(OSError("No space left.")), first_line(KeyboardInterrupt())
+        ('No space left', 'KeyboardInterrupt')
+    """
+    return (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an error is a failed allocation; torch raises a plain RuntimeError for it on a CPU."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in ("allocate", "out of memory"))
+
+
 def describe_validation_errors(
     found: Iterable[Mapping[str, Any]], model: type, hidden: Iterable[str] = (), name: Callable[[str], str] = str
 ) -> str:

@@ -12,8 +12,17 @@ from howsmooth.errors import InputError
 
 # The packages of each extra, by their names on the package index.
 EXTRAS = {
-    "models": ("transformers", "tokenizers", "huggingface_hub", "safetensors", "click", "rich", "pydantic", "jinja2"),
-    "plot": ("matplotlib",),
+    "models": (
+        "transformers",
+        "tokenizers",
+        "huggingface_hub",
+        "safetensors",
+        "click",
+        "rich",
+        "pydantic",
+        "jinja2",
+        "matplotlib",
+    ),
     "gguf": ("gguf", "accelerate"),
     "parquet": ("pyarrow",),
     "ray": ("ray",),

@@ -105,17 +105,10 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
         from rich.console import Group
 
         from howsmooth.questions import find_question
+        from howsmooth.report.sections import by_question
 
-        return Group(*(part for name, records in self._by_question() for part in find_question(name).tables(records)))
-
-    def _by_question(self) -> list[tuple[str, list[dict[str, Any]]]]:
-        """Return the records of each question, in the order in which the questions come."""
-        from howsmooth.questions import question_of
-
-        groups: dict[str, list[dict[str, Any]]] = {}
-        for record in self.records:
-            groups.setdefault(question_of(record), []).append(record)
-        return list(groups.items())
+        groups = by_question(self.records)
+        return Group(*(part for name, records in groups.items() for part in find_question(name).tables(records)))
 
     @property
     def _measurement_records(self) -> list[dict[str, Any]]:
@@ -150,7 +143,7 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
             style: Sizes: "screen", "paper" or "slides".
 
         Returns:
-            The matplotlib figure. Needs `howsmooth[plot]`.
+            The matplotlib figure.
 
         Raises:
             InputError: The path has another ending, there is no such style, or there is nothing to plot.
@@ -159,12 +152,13 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
         from howsmooth.questions import find_question
         from howsmooth.report.figure import draw_question, save_figure
         from howsmooth.report.output_paths import check_plot_path
+        from howsmooth.report.sections import by_question
         from howsmooth.report.style import figure_style
 
         if path is not None:
             check_plot_path(os.fspath(path), "path")
         with figure_style(style):
-            name, records = next(iter(self._by_question()), ("measure", []))
+            name, records = next(iter(by_question(self.records).items()), ("measure", []))
             question = find_question(name)
             if not question.draws:
                 raise InputError(f"expected records that can be drawn, got those of {name}; see its tables: print them")

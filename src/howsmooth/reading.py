@@ -1,7 +1,10 @@
-"""Reading files whole that may be of any size: one that is too large is an error before it fills the memory."""
+"""Whole files: one that is too large is an error before it fills the memory, and one is replaced in one step."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -44,3 +47,24 @@ def read_whole(source: Path | BinaryIO, name: object, largest: int = LARGEST) ->
             raise InputError(f"expected at most {largest:,} bytes, got more in {name}; give a part of it")
         blocks.append(block)
     return b"".join(blocks)
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Yield the name of a new file, which replaces a file if the block ends without an error and is removed otherwise.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with replacing(f"{folder}/page.html") as partial:
+        ...         _ = partial.write_text("whole")
+        ...     Path(folder, "page.html").read_text(), partial.exists()
+        ('whole', False)
+    """
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")  # another process may write the same file
+    try:
+        yield partial
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)

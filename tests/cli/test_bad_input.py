@@ -88,7 +88,7 @@ def test_every_error_is_one_readable_line(howsmooth, monkeypatch, error, message
     def stop(**_chosen):
         raise error
 
-    monkeypatch.setattr("howsmooth.cli.cite.command.callback", stop)
+    monkeypatch.setattr("howsmooth.cli.information.cite.callback", stop)
     result = howsmooth("cite")
     assert_rejected(result, message)
     assert len(result.err) < 1200
@@ -98,7 +98,7 @@ def test_an_unexpected_error_is_raised(howsmooth, monkeypatch):
     def stop(**_chosen):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("howsmooth.cli.cite.command.callback", stop)
+    monkeypatch.setattr("howsmooth.cli.information.cite.callback", stop)
     with pytest.raises(RuntimeError, match="a bug"):
         howsmooth("cite")
 

@@ -46,10 +46,10 @@ def test_table_csv_and_plot(howsmooth, tiny, text_file, tmp_path):
 
 
 def test_a_single_length_lies_inside_its_panel(howsmooth, tiny, text_file):
-    from howsmooth.report.figure import bounds_figure
+    from howsmooth.report import bounds_picture, draw
 
     records = read(howsmooth(f"bound {tiny} --text {text_file} --lengths 16 --layers 0 --json -").out)
-    for panel in bounds_figure(records).axes:
+    for panel in draw(bounds_picture(records)).axes:
         low, high = panel.get_xlim()
         assert low < 16 < high and any(line.get_marker() == "_" for line in panel.get_lines())
 

@@ -130,7 +130,7 @@ def test_doctor_says_which_implementation_of_attention_runs_on_each_device(howsm
 def test_doctor_names_the_reason_for_each_dtype(monkeypatch):
     """On a device where the kernels run; `meta` stands for a GPU."""
     from howsmooth import kernels
-    from howsmooth.studies.provenance import attention_on
+    from howsmooth.cli.information import attention_on
 
     monkeypatch.setattr(kernels, "unsupported", lambda q, *_, **__: "no doubles" if q.dtype.itemsize == 8 else None)
     assert attention_on("meta").splitlines() == [

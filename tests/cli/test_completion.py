@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.shell_completion import BashComplete
 
-from howsmooth.cli import completion
+from howsmooth.cli import options as completion
 from howsmooth.cli.main import group
 
 

@@ -231,7 +231,7 @@ def display(records: int, **options) -> str:
     shown = RecordDisplay(console, "tiny", 3, record_noun="estimate", **options)
     with shown:
         for number in range(records):
-            shown.show_position(8, 1, None)
+            shown.show_position({"n": 8, "layer": 1, "head": None})
             shown.add({"n": 8, "value": float(number)})
     return stream.getvalue()
 
@@ -248,7 +248,7 @@ def test_a_length_is_complete_when_the_next_one_begins():
     stream = io.StringIO()
     shown = RecordDisplay(Console(file=stream, width=80), "tiny", 4, record_noun="estimate")
     for n in (8, 8, 16, 16):
-        shown.show_position(n, 0, None)
+        shown.show_position({"n": n, "layer": 0, "head": None})
         before = stream.getvalue()
         shown.add({"n": n, "kind": "measurement", "value": float(n)})
         assert stream.getvalue() == before  # already printed, or not complete

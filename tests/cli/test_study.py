@@ -294,10 +294,11 @@ def test_export_to_a_full_disk_keeps_the_existing_file(howsmooth, study, tmp_pat
     file, kept = study(), tmp_path / "kept.csv"
     howsmooth(f"study run {file}")
     kept.write_text("earlier")
-    (tmp_path / ".kept.csv.partial").symlink_to("/dev/full")
+    partial = tmp_path / f".kept.csv.{os.getpid()}.partial"
+    partial.symlink_to("/dev/full")
     result = howsmooth(f"study export {file} --file {kept}")
     assert result.code == 2 and "no space left" in result.err and kept.read_text() == "earlier"
-    assert not os.path.lexists(tmp_path / ".kept.csv.partial")
+    assert not os.path.lexists(partial)
 
 
 @pytest.mark.parametrize("option", ["trust_remote_code", "allow_pickle"])

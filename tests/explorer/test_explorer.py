@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import re
 import tempfile
 from html.parser import HTMLParser
@@ -19,9 +17,8 @@ from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.choice import Work, doubling_lengths, prepare
 from howsmooth.explorer.forms import texts_of
 from howsmooth.explorer.guard import is_own_host
-from howsmooth.explorer.layers_tab import token_table
 from howsmooth.explorer.tabs import layers_form
-from howsmooth.report.token_figure import gain_colouring, share_colouring
+from howsmooth.report.colours import gain_colouring, share_colouring
 from howsmooth.studies import measure, move_each_token, move_one_token
 from tests.tolerances import at_most, same_record
 
@@ -161,17 +158,6 @@ def test_doubling_lengths():
     assert doubling_lengths(8) == (8,) and doubling_lengths(5) == (5,) and doubling_lengths(9) == (8, 9)
 
 
-def test_csv_of_tokens_has_all_digits_and_can_be_read_back():
-    words = ["a,b", 'say "x"', "=1+1"]
-    record = {"shares": [0.123456789, 0.5, 0.25], "value": 2.0}
-    gains = {"gains": [1.0, 0.1 + 0.2, 0.5], "lower": [0.9, 0.2, 0.4], "upper": [1.1, 0.4, 0.6]}
-    read = list(csv.DictReader(io.StringIO(token_table(record, gains, words).csv())))
-    assert [row["token"] for row in read] == ["a,b", 'say "x"', "'=1+1"]  # no formula of a spreadsheet
-    assert [float(row["gain"]) for row in read] == gains["gains"]  # exact: written with all digits
-    assert float(read[0]["gain_of_constant"]) == pytest.approx(0.5)
-    assert token_table(record, None, words).headings == ["position", "token", "share"]
-
-
 def test_a_moved_token_has_its_gain(catalog):
     from howsmooth import token_gains
 
@@ -300,7 +286,6 @@ def test_markup_in_records_is_escaped(make):
         html.constants([record]),
         html.token_texts([HOSTILE], [share_colouring([1.0]), gain_colouring([1.0], 2.0)]),
         html.largest_gains([HOSTILE], share_colouring([1.0]), gain_colouring([1.0], 2.0)),
-        html.save_line([html.Download(HOSTILE, HOSTILE, "text/csv", HOSTILE.encode())], HOSTILE),
         html.message(HOSTILE, "warn"),
         html.progress(0, 1, HOSTILE),
         html.command_line(HOSTILE),
@@ -311,6 +296,17 @@ def test_markup_in_records_is_escaped(make):
         outline.feed(text)
         assert not outline.tags & {"script", "img"} and not any(name.startswith("on") for name in outline.attributes)
         assert "&lt;/td" in text or "&lt;script" in text  # shown as text
+
+
+def test_shares_and_gains_have_logarithmic_scales():
+    shares = share_colouring([0.5, 0.005, 0.0, 5e-5])
+    assert shares.intensities == pytest.approx([1, 0.5, 0, 0]) and shares.ends == ("0.0050 %", "50 %")
+    gains = gain_colouring([4.0, 2.0, 1.0], 5.0)
+    assert gains.intensities == pytest.approx([1, 0.5, 0]) and gains.percent(4.0) == "80 %"
+    assert gain_colouring([1.0, 1.0], 1.0).intensities == pytest.approx([1, 1])
+    assert gain_colouring([1.0, 1e-9, 0.0], 1.0).decades == pytest.approx(2)
+    zero = gain_colouring([0.0], 0.0)
+    assert zero.intensities == pytest.approx([0]) and zero.percent(0.0) == "0 %"
 
 
 def test_layers_and_tokens_are_buttons(make):

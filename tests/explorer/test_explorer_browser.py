@@ -55,6 +55,7 @@ def open_page(opened, address, query="", wait_for="#measure-run"):
         if not query:
             # Without a link the page opens with a result; tests begin after it.
             page.wait_for_function("document.getElementById('measure-status')?.innerText.includes('Measured on')")
+            page.wait_for_selector("#measure-cancel", state="hidden")
         yield page
         assert visited.errors == []
         assert [url for url in visited.requests if not url.startswith((address, "data:", "blob:"))] == []
@@ -75,6 +76,14 @@ def fill(page, **fields) -> None:
 
 def wait_for_text(page, where: str, words: str) -> None:
     page.wait_for_function("([id, words]) => document.getElementById(id).innerText.includes(words)", arg=[where, words])
+
+
+def run_measure(page) -> None:
+    """Click the button of the first tab, and wait until it no longer shows the result before."""
+    status = "document.getElementById('measure-status').innerText"
+    before = page.evaluate(status)
+    page.click("#measure-run")
+    page.wait_for_function(f"before => {status} !== before", arg=before)
 
 
 def choose_model(page, name: str) -> None:
@@ -107,7 +116,7 @@ def test_values_equal_those_of_the_command_line(visit, tmp_path):
     fill(visit, text=TEXT, measure_layers="0,2")
     visit.fill("#measure-lengths input[type=number]", "16")
     visit.keyboard.press("Tab")
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on the first 16 of")
     rows = visit.locator("#constants tbody tr").all_inner_texts()
     assert len(rows) == 2
@@ -136,7 +145,7 @@ def test_the_page_opens_with_the_constants_of_the_default_text(visit):
 
 def test_layers_and_tokens_open_by_keyboard(visit):
     fill(visit, text=TEXT, measure_layers="1")
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on all")
     visit.focus("#constants [data-layer='1']")
     visit.keyboard.press("Enter")
@@ -176,7 +185,7 @@ def test_cancelling_stops_a_running_solve_and_the_page_stays_responsive(visit, m
     monkeypatch.setattr(Cancellation, "stop", stop)
     assert not visit.is_visible("#measure-cancel")  # nothing runs
     fill(visit, text=TEXT, measure_layers="all")
-    visit.click("#measure-run")
+    run_measure(visit)
     visit.wait_for_selector("#constants tbody tr")
     inside.wait()
     visit.get_by_role("tab", name="Growth").click()  # the page is not blocked
@@ -193,13 +202,13 @@ def test_cancelling_stops_a_running_solve_and_the_page_stays_responsive(visit, m
 
     monkeypatch.undo()
     fill(visit, measure_layers="0")
-    visit.click("#measure-run")  # the queue is free again
+    run_measure(visit)  # the queue is free again
     wait_for_text(visit, "measure-status", "Measured on all")
 
 
 def test_both_colourings_and_the_largest_gains_are_shown_without_a_click(visit):
     fill(visit, text=TEXT, measure_layers="0")
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on all")
     assert visit.locator("#words .hs-text").count() == 2
     assert visit.locator("#words .hs-legend").all_inner_texts()[0].endswith("log scale")
@@ -213,51 +222,11 @@ def test_gains_that_would_take_minutes_are_not_computed(visit):
     fill(visit, text=TEXT, measure_layers="0")
     visit.click("#measure-map input")
     visit.get_by_role("option", name="block", exact=True).click()
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on all")
     assert visit.locator("#words .hs-text").count() == 1 and "Click a token" in visit.inner_text("#words")
     visit.click("#words [data-token='3']")
     wait_for_text(visit, "token", "moved alone")
-
-
-def test_the_files_of_a_view_and_its_link(visit, opened, address):
-    fill(visit, text=TEXT, measure_layers="0,1")
-    visit.fill("#measure-lengths input[type=number]", "12")
-    visit.keyboard.press("Tab")
-    visit.click("#measure-run")
-    wait_for_text(visit, "measure-status", "Measured on")
-    visit.click("#constants [data-layer='0']")
-    wait_for_text(visit, "measure-status", "All heads of layer 0")
-    files = {}
-    for anchor in visit.locator("#measure-save a[download]").all():
-        with visit.expect_download() as waiting:
-            anchor.click()
-        files[waiting.value.suggested_filename] = waiting.value.path().read_bytes()
-    assert sorted(files) == ["layers.csv", "tokens.csv", "tokens.png", "tokens.svg"]
-    assert files["tokens.png"].startswith(b"\x89PNG") and b"<svg" in files["tokens.svg"][:600]
-    assert files["tokens.csv"].decode().splitlines()[0].startswith("position,token,share,gain,gain_lower")
-
-    before = visit.locator("#words .hs-legend").all_inner_texts()
-    with open_page(opened, address, visit.get_attribute("#measure-save .hs-link", "href")) as again:
-        wait_for_text(again, "measure-status", "Measured on")
-        assert (
-            again.input_value("#text textarea") == TEXT
-            and again.input_value("#measure-lengths input[type=number]") == "12"
-        )
-        assert again.inner_text("#constants [aria-pressed=true]") == "layer 0"
-        assert again.locator("#words .hs-legend").all_inner_texts() == before
-
-
-def test_a_link_to_another_tab(opened, address):
-    with open_page(opened, address, "?question=regimes&gamma_r2=0.5,2&scores=positive&to=6", "#regimes-status") as page:
-        wait_for_text(page, "regimes-status", "Largest constant of n tokens at two points")
-        assert page.input_value("#regimes-scores input") == "positive" and not page.is_visible("#text")
-
-
-def test_a_wrong_link_is_rejected(opened, address):
-    with open_page(opened, address, "?question=measure&model=<b>x</b>&lengths=12", "#notice .hs-warn") as page:
-        assert "expected a model among minilm, smollm2, got '<b>x</b>'" in page.inner_text("#notice")
-        assert page.locator("#notice b").count() == 0 and page.locator("#constants tbody tr").count() == 0
 
 
 def test_the_model_and_the_text_are_shown_only_where_they_act(visit):
@@ -269,7 +238,7 @@ def test_the_model_and_the_text_are_shown_only_where_they_act(visit):
 
 def test_html_in_the_text_is_escaped(visit):
     fill(visit, text=HOSTILE, measure_layers="0")
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on all")
     words = visit.inner_text("#words").replace("\n", "").replace("##", "")
     assert "onerror" in words and "script" in words and "{" in words
@@ -281,7 +250,7 @@ def test_html_in_the_text_is_escaped(visit):
 
 def test_fifty_thousand_characters_are_truncated_with_a_note(visit):
     fill(visit, text=("Ships sail. " * 5000)[:50_000], measure_layers="0")
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "Measured on the first 64 of 12,")
     assert "n = 64" in visit.inner_text("#constants")
 
@@ -289,7 +258,7 @@ def test_fifty_thousand_characters_are_truncated_with_a_note(visit):
 @pytest.mark.parametrize("name", ["no/such-model", "../../etc", "/etc/passwd", "<b>x</b>"])
 def test_an_unknown_model_is_rejected(visit, name):
     choose_model(visit, name)
-    visit.click("#measure-run")
+    run_measure(visit)
     wait_for_text(visit, "measure-status", "expected a model among minilm, smollm2, got")
     assert name in visit.inner_text("#measure-status") and visit.locator("#measure-status b").count() == 0
 
@@ -336,7 +305,7 @@ def test_no_file_contains_the_text_of_a_visitor(opened, tmp_path):
         (address,) = next(filter(None, (re.findall(r"explorer is at (\S+)", line) for line in process.stderr)))
         with open_page(opened, address) as page:
             fill(page, text=TEXT, measure_layers="0")
-            page.click("#measure-run")
+            run_measure(page)
             wait_for_text(page, "measure-status", "Measured on")
             with page.expect_download() as waiting:
                 page.click("#download a")
@@ -364,13 +333,15 @@ def test_no_local_file_is_served_and_uploads_are_rejected(visit, address):
 def test_every_field_has_a_label_and_nothing_overflows(opened, address, width, theme):
     with Page(opened, width=width, height=844, theme=theme) as visited:
         page = visited.page
-        page.goto(f"{address}?question=measure&layers=0&lengths=24")
+        page.goto(address)
         page.wait_for_selector("#measure-status")
+        fill(page, measure_layers="0")
+        page.click("#measure-run")
         wait_for_text(page, "measure-status", "Measured on")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         # Text that is wider than its button, cell or line; tables of many columns may scroll.
         overflowing = page.evaluate("""() => [...document.querySelectorAll(
-            'button, .hs-message, .hs-legend, .hs-save, .hs-text, #words .hs-scroll, #constants .hs-scroll, h1, h3')]
+            'button, .hs-message, .hs-legend, .hs-report, .hs-text, #words .hs-scroll, #constants .hs-scroll, h1, h3')]
             .filter(e => e.offsetParent && e.scrollWidth > e.clientWidth + 1).map(e => e.outerHTML.slice(0, 200))""")
         assert overflowing == []
         nameless = page.evaluate("""() => [...document.querySelectorAll('input, textarea, select')]

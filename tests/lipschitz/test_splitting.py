@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from howsmooth import InputError, Rotary, SelfAttention
-from howsmooth.attention import reference
+from howsmooth.attention import L2Attention, reference
 from howsmooth.attention.fields import L2Field, SoftmaxField
 from howsmooth.attention.query_derivative import QueryDerivative
 from howsmooth.lipschitz import splits
@@ -273,3 +273,9 @@ def test_causal_layers_require_times_and_dtypes_may_differ():
     for f in (line(-1.0, causal=True), SoftmaxField(line(-1.0, causal=True))):
         with pytest.raises(InputError, match="TimedMeasure for a causal layer"):
             splits(f, TokenMeasure(tokens(1.0, 2.0)))
+
+
+def test_a_module_of_tokens_alone_is_refused_by_name():
+    eye = torch.eye(2, dtype=torch.float64)
+    with pytest.raises(InputError, match="got L2Attention, a map of tokens alone; pass the field"):
+        splits(L2Attention(eye, eye, eye), torch.zeros(3, 2, dtype=torch.float64))

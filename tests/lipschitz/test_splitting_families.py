@@ -9,7 +9,7 @@ import torch
 
 from howsmooth.attention.fields import L2Field, SoftmaxField
 from howsmooth.lipschitz.criterion import criterion
-from howsmooth.lipschitz.splitting_families import ill_conditioned_measure, opposite_l2_measure
+from howsmooth.lipschitz.splitting_cases import ill_conditioned_measure, opposite_l2_measure
 from tests.tolerances import at_most, less
 
 ONE = torch.ones(1, 1, dtype=torch.float64)

@@ -57,14 +57,14 @@ def test_it_is_asked_in_python(d, tmp_path):
 
 def test_densities_that_are_too_large_for_a_record_are_thinned(monkeypatch):
     from howsmooth.questions import pde
-    from howsmooth.report.density_figures import density_figure
+    from howsmooth.report.density_charts import density_picture
 
     monkeypatch.setattr(pde, "_MAX_DENSITY", 500)
     found = package.ask("pde", **{**QUICK, "frames": 21, "dim": 2})
     kept = found[0]["frames"]
     assert len(kept) < 21 == len(found[0]["times"]) and kept[0] == 0 and kept[-1] == 20
     assert at_most(len(found[0]["densities"]["data"]), 500)
-    assert density_figure(found.records).get_suptitle().endswith(f"{len(kept)} of 21 saved times")
+    assert density_picture(found.records).title.endswith(f"{len(kept)} of 21 saved times")
 
 
 def test_its_command_resumes_from_any_record(howsmooth, tmp_path):

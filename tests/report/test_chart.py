@@ -1,4 +1,4 @@
-"""Charts contain the numbers of the records, and both renderers draw the same chart."""
+"""Charts contain the numbers of the records, and what is drawn are these numbers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,9 @@ import math
 import pytest
 
 from howsmooth.fits import growth_laws
-from howsmooth.report.chart import MAX_DETAILED_SERIES, Axis, Chart, ReferenceSlope, Series
-from howsmooth.report.charts import (
-    bounds_charts,
-    growth_chart,
-    growth_charts,
-    heat_maps,
-    sample_count_text,
-    tightness_chart,
-)
-from howsmooth.report.page_tables import tables_of
-from howsmooth.report.web_page import page_charts
+from howsmooth.report.chart import MAX_DETAILED_SERIES, Axis, Chart, Picture, ReferenceSlope, Series
+from howsmooth.report.charts import bounds_charts, growth_chart, growth_charts, heat_maps, sample_count_text
+from howsmooth.report.paper import tightness_chart
 from tests import reasons
 from tests.tolerances import assert_close, less
 
@@ -151,16 +143,6 @@ def test_json_is_strict_and_keeps_the_title(records, growth, bounds):
         assert json.loads(text)["title"] == chart.title
 
 
-def test_series_of_the_page_refer_to_rows_of_its_table(records, bounds):
-    tables = tables_of([*records, *bounds])
-    charts = page_charts([*records, *bounds], tables)
-    rows = tables["measurements"].rows
-    (view,) = charts["views"]
-    for series in view["growth"]["series"]:
-        assert {rows[i]["layer"] for i in series["rows"]} == {series["layer"]} and len(series["rows"]) == 8
-    assert len(charts["bounds"]) == 2
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("style", ["screen", "paper", "slides"])
 def test_matplotlib_draws_the_same_points_in_every_style(records, growth, theme, style):
@@ -190,5 +172,5 @@ def test_a_message_replaces_a_chart_without_data():
     pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
     from howsmooth.report.figure import draw
 
-    (panel,) = draw([Chart("gone", Axis(""), Axis(""), message="missing: no weights")], many_panels=True).axes
+    (panel,) = draw(Picture([Chart("gone", Axis(""), Axis(""), message="missing: no weights")], many_panels=True)).axes
     assert panel.texts[0].get_text() == "missing: no weights" and panel.lines[:] == []

@@ -8,8 +8,8 @@ import re
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.charts import growth_charts
-from howsmooth.report.figure import draw, growth_figure, point_positions, save_figure
+from howsmooth.report.charts import growth_charts, growth_picture
+from howsmooth.report.figure import draw, point_positions, save_figure
 from howsmooth.report.output_paths import FIGURE_SUFFIXES, check_plot_path
 from tests import reasons
 from tests.tolerances import assert_close
@@ -24,7 +24,7 @@ def png_bytes(figure) -> bytes:
 
 
 def test_figure_draws_points_fits_and_guides(records, growth):
-    (panel,) = growth_figure(records, growth).axes
+    (panel,) = draw(growth_picture(records, growth)).axes
     assert panel.get_xscale() == panel.get_yscale() == "log"
     points = [container.lines[0] for container in panel.containers]
     drawn = {(n, value) for line in points for n, value in zip(*line.get_data(), strict=True)}
@@ -32,33 +32,37 @@ def test_figure_draws_points_fits_and_guides(records, growth):
     assert drawn == {(record["n"], record["value"]) for record in records}
     names = [text.get_text() for text in panel.get_legend().get_texts()]
     assert names == ["layer 0:  n$^{0.25}$", "layer 1:  n$^{0.25}$"]
-    assert {text.get_text() for text in panel.texts} == {"$\\sqrt{n}$", "n$^{1/4}$"}
+    note = "Median of 2 samples at each length; bars: 99.9 % intervals"
+    assert {text.get_text() for text in panel.texts} == {"$\\sqrt{n}$", "n$^{1/4}$", note}
 
 
 def test_one_panel_per_model(records, growth, make):
     both = records + [make(0, n, 0, model="other") for n in (8, 64)]
-    assert [panel.get_title(loc="left") for panel in growth_figure(both, growth).axes] == ["tiny<model>", "other"]
+    assert [panel.get_title(loc="left") for panel in draw(growth_picture(both, growth)).axes] == [
+        "tiny<model>",
+        "other",
+    ]
 
 
 @pytest.mark.parametrize("change", [{"upper": None}, {"upper": float("inf")}, {"value": 0.0, "lower": 0.0}])
 def test_records_with_open_intervals_or_zeros_are_drawn(records, growth, make, change):
-    assert png_bytes(growth_figure([*records, make(2, 8, 0, **change)], growth)).startswith(b"\x89PNG")
+    assert png_bytes(draw(growth_picture([*records, make(2, 8, 0, **change)], growth))).startswith(b"\x89PNG")
 
 
 def test_a_point_without_upper_end_is_a_triangle(records, growth, make):
-    (panel,) = growth_figure([*records, make(0, 128, 0, upper=None)], growth).axes
+    (panel,) = draw(growth_picture([*records, make(0, 128, 0, upper=None)], growth)).axes
     triangles = [line.get_data() for line in panel.lines if line.get_marker() == "^" and len(line.get_xdata())]
     assert [[list(coordinate) for coordinate in points] for points in triangles] == [[[128], [128**0.25]]]
     assert "lower bound only" in {text.get_text() for text in panel.get_legend().get_texts()}
 
 
 def test_a_single_length_is_drawn_without_a_fit(make):
-    assert png_bytes(growth_figure([make(0, 8, 0)], {})).startswith(b"\x89PNG")
+    assert png_bytes(draw(growth_picture([make(0, 8, 0)], {}))).startswith(b"\x89PNG")
 
 
 def test_of_many_maps_twelve_are_in_the_legend(make):
     many = [make(layer, n, 0, head=head) for layer in (0, 1) for head in range(12) for n in (8, 16)]
-    (panel,) = growth_figure(many, {}).axes
+    (panel,) = draw(growth_picture(many, {})).axes
     assert len(panel.get_legend().get_texts()) == 12
     assert panel.get_legend().get_title().get_text() == "12 of 24 maps named"
 

@@ -166,12 +166,12 @@ def test_keyboard(show):
 def test_charts_follow_the_selected_depth(show):
     page = show([flow()]).page
     page.keyboard.press("Home")
-    value = page.locator(".chart b").first
+    value = page.locator("#charts .legend b").first
     assert value.inner_text() == "12"
     page.keyboard.press("ArrowRight")
     assert value.inner_text() == "11"
-    box = page.locator(".chart canvas").first.bounding_box()
-    page.mouse.click(box["x"] + box["width"] - 12, box["y"] + 60)
+    box = page.locator("#charts svg").first.bounding_box()
+    page.mouse.click(box["x"] + box["width"] - 4, box["y"] + 30)
     assert value.inner_text() == "4" and page.locator("#clock").inner_text() == "depth 4"
 
 
@@ -229,7 +229,10 @@ def test_embedded_data_equals_the_scene():
     scene = flow(dim=2)
     page = flow_page([scene])
     block = page.split('id="data">')[1].split("</script>")[0]
-    assert json.loads(block) == [scene] and "<" not in block
+    (data,) = json.loads(block)
+    assert "<" not in block and {**data, "charts": scene["charts"]} == scene
+    shown = [[[None if np.isnan(y) else y for y in curve.y] for curve in chart.series] for chart in scene["charts"]]
+    assert data["charts"] == shown and page.count("<figure id=") == len(shown)
     packed = np.frombuffer(base64.b64decode(scene["paths"]), "<u2").reshape(9, 12, 2)
     low, high = np.array(scene["low"]), np.array(scene["high"])
     first = np.random.default_rng(0).normal(size=(12, 2))

@@ -13,8 +13,8 @@ from tests import reasons
 pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
 
 from howsmooth.lipschitz.regimes import lengths_up_to
-from howsmooth.report.figure import save_figure
-from howsmooth.report.mean_field_figures import masked_figure, regimes_figure
+from howsmooth.report.figure import draw, save_figure
+from howsmooth.report.mean_field_charts import masked_picture, regimes_picture
 from howsmooth.report.mean_field_tables import masked_tables, regimes_tables, scientific
 from howsmooth.report.style import THEMES
 
@@ -55,7 +55,8 @@ MASKED = [
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_figures_are_drawn_in_every_theme(theme):
-    for figure in (regimes_figure(REGIMES, theme=theme), masked_figure(MASKED, theme=theme)):
+    for picture in (regimes_picture(REGIMES), masked_picture(MASKED)):
+        figure = draw(picture, theme=theme)
         buffer = io.BytesIO()
         save_figure(figure, buffer)
         assert buffer.getvalue().startswith(b"\x89PNG")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -56,9 +57,8 @@ def test_ten_thousand_records_are_drawn_with_few_elements(chromium, large):
     """The time to open a page depends on its number of elements; benchmarks/latency.py measures the seconds."""
     with Page(chromium) as opened:
         opened.page.goto(large)
-        opened.page.wait_for_selector("#heat svg rect")
-        assert opened.page.locator("#growth tbody tr").count() == 144
-        assert opened.page.locator("#figure-heads svg rect").count() >= 144
+        assert opened.page.locator("#measure .scroll").first.locator("tbody tr").count() == 144
+        assert opened.page.locator('#measure [data-label="length"] figure:visible').count() == 1
         assert opened.page.evaluate("document.querySelectorAll('*').length") < 12_000
         assert opened.errors == [] and opened.requests == [large]
 
@@ -76,8 +76,8 @@ def test_both_themes_are_readable_and_the_toggle_changes_them(chromium, small, t
                 ("body", "color"),
                 ("figcaption", "color"),
                 (".tiles dt", "color"),
-                ("#growth svg text", "fill"),
-                ("svg .muted", "fill"),
+                ("#measure svg text", "fill"),
+                (".axis", "color"),
                 ("summary", "color"),
             ):
                 assert contrast(paper, page.evaluate(style, [selector, what])) >= 4.5, (selector, paper)
@@ -91,7 +91,6 @@ def test_a_small_screen_needs_no_horizontal_scrolling(chromium, small, large):
     for address in (small, large):
         with Page(chromium, width=390, height=844) as opened:
             opened.page.goto(address)
-            opened.page.wait_for_selector("#growth svg")
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= 390
             assert opened.errors == []
 
@@ -101,10 +100,11 @@ def test_markup_in_records_is_not_executed(chromium, small):
         page = opened.page
         page.on("dialog", lambda dialog: pytest.fail("a script of the text ran"))
         page.goto(small)
-        view = page.locator("#view select")
-        view.select_option(index=1)
-        shown = page.locator(".words").text_content()
-        assert "</script><img src=x onerror=alert(1)><!--" in shown and "<b>bold</b>" in shown and "&amp;" in shown
+        page.locator('[data-label="shown"] select').first.select_option(index=1)
+        for index in (0, 1):  # from the HTML, and from the JSON
+            page.locator(".directions:visible select").select_option(index=index)
+            shown = page.locator(".words:visible").text_content()
+            assert "</script><img src=x onerror=a…" in shown and "<b>bold</b>" in shown and "&amp;" in shown
         assert "\u202e" not in shown  # no character changes the direction of text
         assert page.locator("img").count() == 0 and opened.errors == [] and opened.requests == [small]
 
@@ -113,10 +113,10 @@ def test_csv_buttons_save_the_values_of_the_records(chromium, small, records, bo
     with Page(chromium) as opened:
         page = opened.page
         page.goto(small)
-        name, text = saved(page, '[data-csv="growth"]')
+        name, text = saved(page, '[data-csv="measurements"]')
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
-        assert name == "growth.csv" and len(rows) == len(records)
-        for row, record in zip(rows, records, strict=True):
+        assert name == "measurements.csv" and len(rows) == len(records) + len(directions)
+        for row, record in zip(rows, records, strict=False):
             # exact: the page keeps every digit
             assert (float(row["value"]), int(row["n"]), row["model"]) == (record["value"], record["n"], record["model"])
             assert row["token_1"] == record["top_tokens"][0]["token"]
@@ -125,11 +125,43 @@ def test_csv_buttons_save_the_values_of_the_records(chromium, small, records, bo
         assert [float(row["log_value"]) if row["log_value"] else None for row in rows] == [
             record["log_value"] for record in bounds
         ]
-        assert len(list(csv.reader(io.StringIO(saved(page, '[data-csv="lengths"]')[1])))) == 1 + 2 * 4
-        page.locator("#view select").select_option(index=1)
-        rows = list(csv.DictReader(io.StringIO(saved(page, '[data-csv="direction"]')[1], newline="")))
-        assert [row["token"] for row in rows] == directions[0]["words"]
-        assert [float(row["share"]) for row in rows] == directions[0]["shares"]  # exact: the page keeps every digit
+        rows = list(csv.DictReader(io.StringIO(saved(page, '[data-csv="directions"]')[1], newline="")))
+        assert len(rows) == 16
+        # exact: the page keeps every digit
+        assert [float(row["share"]) for row in rows[:8]] == directions[0]["shares"]
+        assert opened.errors == []
+
+
+def test_a_point_says_its_value(chromium, small, records):
+    with Page(chromium) as opened:
+        page = opened.page
+        page.goto(small)
+        figure = page.locator("#measure-0-0")
+        values = json.loads(figure.locator("script").text_content())
+        figure.scroll_into_view_if_needed()
+        for series, index in ((0, 0), (1, 5)):
+            x, y, text = values[series]["points"][index]
+            svg = figure.locator("svg")
+            box = svg.bounding_box()
+            scale = box["width"] / svg.evaluate("svg => svg.viewBox.baseVal.width")
+            page.mouse.move(box["x"] + scale * x, box["y"] + scale * y)
+            assert figure.locator(".tip").inner_text() == f"layer {series}, {text}"
+        page.mouse.move(1, 1)
+        assert not figure.locator(".tip").is_visible() and opened.errors == []
+
+
+def test_curves_are_selected_in_the_legend(chromium, small):
+    with Page(chromium) as opened:
+        page = opened.page
+        page.goto(small)
+        button, line = page.locator("#measure-0-0 [data-series]").nth(1), "#measure-0-0-chart-0-series-{}"
+        faded = "e => e.classList.contains('faded')"
+        button.focus()
+        page.keyboard.press("Enter")
+        assert button.get_attribute("aria-pressed") == "true"
+        assert page.locator(line.format(0)).evaluate(faded) and not page.locator(line.format(1)).evaluate(faded)
+        page.keyboard.press("Enter")
+        assert not page.locator(line.format(0)).evaluate(faded) and opened.errors == []
 
 
 def test_every_plot_saves_as_standalone_svg(chromium, small):
@@ -137,13 +169,13 @@ def test_every_plot_saves_as_standalone_svg(chromium, small):
         page = opened.page
         page.goto(small)
         names = page.locator("[data-svg]").evaluate_all("buttons => buttons.map(b => b.dataset.svg)")
-        assert set(names) >= {"growth", "lengths", "bounds-of-map"}
-        for name in names:
+        assert set(names) >= {"measure-0-0", "measure-0-lengths", "bound-0-0"}
+        for name in ("measure-0-0", "measure-0-lengths", "bound-0-0"):
             file, text = saved(page, f'[data-svg="{name}"]')
             root = ElementTree.fromstring(text)
-            assert file == f"{name}.svg" and root.tag.endswith("svg") and "var(" not in text
-            texts = root.findall(".//{http://www.w3.org/2000/svg}text")
-            assert texts and all(node.get("fill") for node in texts)
+            assert file == f"{name}.svg" and root.tag.endswith("svg")
+            assert "var(" not in text and "color-mix" not in text and "#e3e7ec" in text  # in the dark theme
+            assert root.findall(".//{http://www.w3.org/2000/svg}text")
         assert opened.errors == []
 
 
@@ -163,22 +195,25 @@ def test_controls_are_labelled_and_reached_by_keyboard(chromium, small):
             assert focused[2].strip(), focused
             assert focused[3] != "none", focused
             reached.add(focused[1] or focused[0])
-        assert {"theme", "growth", "laws", "SELECT"} <= reached
+        assert {"theme", "measure-0-0", "laws", "SELECT", "BUTTON"} <= reached
         page.focus("#theme")
         page.keyboard.press("Enter")
         assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_layers_can_be_chosen(chromium, large):
+def test_curves_and_rows_are_found(chromium, large):
     with Page(chromium) as opened:
         page = opened.page
         page.goto(large)
-        page.locator("#growth select").first.select_option(label="layer 3")
-        assert page.locator("#growth tbody tr").count() == 12
-        page.locator("#growth select").nth(1).select_option(label="head 5")
-        assert page.locator("#growth tbody tr").count() == 1
-        assert page.locator("#growth .legend li").inner_text().startswith("layer 3 head 5: ")
-        assert opened.errors == []
+        legend = page.locator("#measure-0-0 [data-series]")
+        assert legend.count() == 144
+        page.locator("#measure-0-0 .find").fill("layer 3")
+        assert page.locator("#measure-0-0 [data-series]:visible").count() == 12
+        page.locator("#measure-0-0 .find").fill("layer 3 head 5")
+        assert page.locator("#measure-0-0 [data-series]:visible").inner_text().strip().startswith("layer 3 head 5: n")
+        rows = page.locator("#measure .scroll").first.locator("tbody tr:visible")
+        page.locator("#measure > .find").first.fill("indistinguishable from a logarithm")
+        assert 0 < rows.count() < 144 and opened.errors == []
 
 
 def test_thousands_of_tokens_are_one_element_each(chromium, make, tmp_path):
@@ -188,11 +223,10 @@ def test_thousands_of_tokens_are_one_element_each(chromium, make, tmp_path):
     with Page(chromium) as opened:
         page = opened.page
         page.goto(path.as_uri())
-        page.wait_for_selector(".words div")
-        assert page.locator(".words p span").count() == 8192
+        assert page.locator(".words span").count() == 8192
         before = page.evaluate("document.querySelectorAll('*').length")
-        page.locator("#direction select").first.select_option(index=1)
-        assert page.locator(".words p span").count() == 8192
+        page.locator(".directions select").select_option(index=1)
+        assert page.locator(".words span").count() == 8192
         assert page.evaluate("document.querySelectorAll('*').length") <= before < 12_000
         assert opened.errors == []
 
@@ -201,7 +235,7 @@ def test_printed_pages_are_light_and_complete(chromium, small):
     with Page(chromium, theme="dark") as opened:
         page = opened.page
         page.goto(small)
-        page.locator("#view select").select_option(index=1)  # the one with words
+        page.locator('[data-label="shown"] select').first.select_option(index=1)  # the one with words
         page.emulate_media(media="print", color_scheme="dark")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         for selector in (".scroll", ".words"):

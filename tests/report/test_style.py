@@ -11,7 +11,7 @@ import pytest
 
 from howsmooth.cli.options import STYLE_NAMES
 from howsmooth.errors import InputError
-from howsmooth.report import bounds_figure, draw, figure_style, growth_figure, save_figure, write_figures
+from howsmooth.report import bounds_picture, draw, figure_style, growth_picture, save_figure, write_figures
 from howsmooth.report.chart import Axis, Chart, Series
 from howsmooth.report.style import STYLES, THEMES, new_figure
 from tests import reasons
@@ -89,7 +89,7 @@ def test_every_range_has_readable_ticks():
 @EVERY_STYLE
 def test_fonts_of_a_pdf_are_true_type(style, records, growth, bounds, tmp_path):
     with figure_style(style):
-        figures = [growth_figure(records, growth), bounds_figure(bounds)]
+        figures = [draw(growth_picture(records, growth)), draw(bounds_picture(bounds))]
     for figure in figures:
         buffer = io.BytesIO()
         figure.savefig(buffer, format="pdf")  # by a user, without `save_figure`
@@ -113,7 +113,7 @@ def test_a_style_sets_widths_and_font_sizes(records, growth):
     widths, sizes = {}, {}
     for style in STYLES:
         with figure_style(style):
-            figure = growth_figure(records, growth)
+            figure = draw(growth_picture(records, growth))
         widths[style], sizes[style] = figure.get_figwidth(), figure.axes[0].xaxis.label.get_fontsize()
     # exact: sizes are copied from the style
     assert widths["paper"] == 3.3 and widths["slides"] == 10.0
@@ -145,7 +145,7 @@ def test_options_and_styles_have_the_same_names():
 def test_labels_have_words_and_symbols_only(style, bounds):
     """No name of a function, and no formula in the notation of code."""
     with figure_style(style):
-        figure = bounds_figure(bounds)
+        figure = draw(bounds_picture(bounds))
     texts = [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
     assert any("two-point example" in text for text in texts)
     assert [text for text in texts if re.search(r"[a-z]_[a-z]{2}|this_project|B_R|\w\^\d", text)] == []
@@ -155,7 +155,7 @@ def test_labels_have_words_and_symbols_only(style, bounds):
 def test_panels_are_used_in_full(style, bounds):
     """The values of each panel span most of its height."""
     with figure_style(style):
-        figure = bounds_figure(bounds)
+        figure = draw(bounds_picture(bounds))
     for panel in figure.axes:
         values = [y for line in panel.lines for y in line.get_ydata()]
         low, high = (math.log(limit) for limit in panel.get_ylim())
@@ -171,7 +171,7 @@ def test_notes_about_many_bounds_take_two_lines_within_the_figure(style, bounds)
         for k in range(1, 9)
     ]
     with figure_style(style):
-        figure = bounds_figure([*bounds, *far])
+        figure = draw(bounds_picture([*bounds, *far]))
     figure.draw_without_rendering()
     notes = [text for panel in figure.axes for text in panel.texts if text.get_text().startswith("Off the scale")]
     assert notes and all(note.get_text().count("\n") <= 1 for note in notes)
@@ -191,6 +191,6 @@ def test_boxes_that_touch_count_as_overlapping():
 
 
 def test_saving_keeps_the_background(tmp_path, records, growth):
-    save_figure(growth_figure(records, growth, theme="dark"), tmp_path / "dark.svg")
+    save_figure(draw(growth_picture(records, growth), theme="dark"), tmp_path / "dark.svg")
     svg = (tmp_path / "dark.svg").read_text()
     assert THEMES["dark"]["background"] in svg and "<text" in svg  # text is kept as text

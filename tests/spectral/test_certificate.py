@@ -199,3 +199,12 @@ def test_one_dimension_needs_one_step():
     """N = 1: both give 1 exactly."""
     rest = (np.ones((1, 1)), np.ones((1, 1)), np.full((1, 1), 1e-15), 1, 0.9)
     assert smallest_bound(*rest) <= 1 and is_bound_within(np.ones(1), *rest).all()
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_a_ritz_value_of_zero_leaves_the_ceiling_and_warns_of_nothing(orthogonal):
+    ritz, entries, coupling = np.array([[0.0, 0.0], [0.5, 1.0]]), np.full((2, 2), 0.5), np.full((2, 2), 1e-3)
+    found = lanczos_polynomial(ritz, entries, coupling, start_component(10, 0.01), 2.5, orthogonal)
+    assert found[0] == 2.5  # exact: the ceiling
+    assert less(found[1], 2.5)
+    assert not is_bound_within(np.array([1.1, 1.1]), ritz, entries, coupling, 10, 0.01, orthogonal)[0]

@@ -19,6 +19,7 @@ from howsmooth.models.released_scripts import adversarial_points, script_map, vj
 from howsmooth.questions import quantities
 from howsmooth.questions.quantities import EvaluationPoint
 from howsmooth.questions.spec import spec_of
+from howsmooth.spectral import Solver
 from howsmooth.studies import run as studies_run
 from howsmooth.studies.figures import (
     Options,
@@ -69,7 +70,7 @@ def as_released(f, x: torch.Tensor) -> float:
 
 def by_scripts(model, ids: torch.Tensor, layer: int, x: torch.Tensor) -> dict:
     """Return the record of the quantity `scripts`, the same formula for the scripts' own map."""
-    return quantities.scripts(EvaluationPoint(None, x, model, layer, ids[None], None, {"seed": 0}))[0]
+    return quantities.scripts(EvaluationPoint(None, x, model, layer, ids[None], None, Solver(seed=0)))[0]
 
 
 def as_the_scripts_do(f, x: torch.Tensor, steps: int = 3) -> float:
@@ -165,8 +166,9 @@ def test_the_scripts_leave_dropout_on_in_a_random_gpt2(gpt2):
 
 
 def test_the_scripts_input_for_gpt2_comes_from_rows_of_conv1d(gpt2):
-    job = generated_inputs.Job("adversarial", {"name": "a test"}, 6, 3, 5, 0, 7.0, {}, {}, {})
-    tokens = generated_inputs._scripts_input("gpt2", gpt2.attention(6).to(torch.float64), job)
+    labelled = generated_inputs.LabelledModel("a test", None, gpt2, {})
+    job = generated_inputs.Job(labelled, "adversarial", (), 6, 3, 5, 7.0, "", Solver())
+    tokens = generated_inputs._scripts_input(gpt2.attention(6).to(torch.float64), job)
     weight = gpt2.network.h[6].attn.c_attn.weight.double()
     rows = slice(3 * 64, 4 * 64)
     A = weight[:, 768:1536][rows].T @ weight[:, :768][rows] / 8
@@ -211,10 +213,11 @@ def test_nothing_is_computed_twice(tmp_path, monkeypatch, tiny):
     assert {record["text"] for record in first.records} == {"embedded"}
 
     def never(*_):
-        raise AssertionError("computed again")
+        pytest.fail("computed again")  # no `Exception`, which would be the failure of a task
 
     monkeypatch.setattr(studies_run, "run_bundle", never)
-    monkeypatch.setattr(generated_inputs, "run_job", never)
+    monkeypatch.setattr(generated_inputs, "_bound", never)
+    monkeypatch.setattr(generated_inputs, "_measure", never)
     again = run("text", tmp_path / "s.sqlite", **options)
     assert again.records == first.records and again.bounds == first.bounds  # exact: read from the store
     # Another figure of the same grid takes the records that are there.

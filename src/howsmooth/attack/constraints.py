@@ -68,16 +68,11 @@ class Constraint:
 
 
 @dataclass(frozen=True)
-class Ball(Constraint):
-    """Each token within `radius` of the origin: B_R^n.
+class _AroundOrigin(Constraint):
+    """What a ball and a sphere share.
 
     Attributes:
         radius: the radius R > 0.
-
-    Example:
-        >>> Ball(2.0).project(torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
-        tensor([[2., 0.],
-                [0., 1.]])
     """
 
     radius: float
@@ -93,28 +88,25 @@ class Ball(Constraint):
 
 
 @dataclass(frozen=True)
-class Sphere(Constraint):
-    """Each token at distance `radius` from the origin.
+class Ball(_AroundOrigin):
+    """Each token within `radius` of the origin: B_R^n.
 
-    Attributes:
-        radius: the radius R > 0.
+    Example:
+        >>> Ball(2.0).project(torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
+        tensor([[2., 0.],
+                [0., 1.]])
+    """
+
+
+@dataclass(frozen=True)
+class Sphere(_AroundOrigin):
+    """Each token at distance `radius` from the origin.
 
     Example:
         >>> Sphere(2.0).project(torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
         tensor([[2., 0.],
                 [0., 2.]])
     """
-
-    radius: float
-
-    def __post_init__(self) -> None:
-        """Check the radius."""
-        check_size(type(self).__name__, "radius", self.radius)
-
-    @property
-    def coordinate_radius(self) -> float:
-        """The radius R."""
-        return self.radius
 
     def project(self, y: Tensor) -> Tensor:
         """Rescale every token to norm R; a token at the origin goes to R times the first unit vector."""

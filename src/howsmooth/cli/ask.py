@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from howsmooth.cli.completion import complete_model
 from howsmooth.cli.options import (
     LOADING_FIELDS,
     MODEL_HELP,
     QuestionCommand,
     apply_options,
-    chosen_style,
+    complete_model,
     output_option,
     output_options,
+    output_parameter,
     spec_from_options,
     spec_options,
     theme_option,
 )
 from howsmooth.cli.runtime import runtime_options
-from howsmooth.lazy import deferred
 from howsmooth.questions import QUESTIONS, find_question
 from howsmooth.questions.spec import ModelSpec
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from howsmooth.cli.outputs import Record
     from howsmooth.questions.question import Question
     from howsmooth.questions.spec import Spec
+    from howsmooth.studies.plan import Plan
 
 _MODEL_ARGUMENT = "model"  # the parameter for the one model of a command
 
@@ -82,18 +78,14 @@ def _model_help(spec: type[Spec]) -> str:
 
 def _run(name: str, question: Question, options: dict[str, Any]) -> int:
     """Answer a question, and return the exit code."""
-    from rich.console import Group
-
-    from howsmooth.cli.run import Computation, print_overview, print_warning, run_command
+    from howsmooth.cli.run import print_overview, run_command
     from howsmooth.report.output_paths import check_page_path
 
-    draw_question = deferred("howsmooth.report.figure:draw_question")
-    report_page = deferred("howsmooth.report.web_page:report_page")
-    paths = {f"--{option}": options.pop(f"{option}_path", None) for option in ("json", "csv", "plot", "report")}
-    extra = {flag: options.pop(_parameter(flag), None) for flag in question.outputs}
+    flags = ("--json", "--csv", "--plot", "--report", *question.outputs)
+    outputs = {flag: options.pop(output_parameter(flag), None) for flag in flags}
     theme = options.pop("theme", "light")
-    if paths["--report"]:
-        check_page_path(paths["--report"], "--report")
+    if outputs["--report"]:
+        check_page_path(outputs["--report"], "--report")
     default = question.spec.model_fields["models"].default[0].name if question.asks_models else None
     if question.asks_models and options[_MODEL_ARGUMENT] is None:
         options[_MODEL_ARGUMENT] = default
@@ -101,92 +93,37 @@ def _run(name: str, question: Question, options: dict[str, Any]) -> int:
     if question.check is not None:
         question.check(spec)
     for flag, output in question.outputs.items():
-        if extra[flag] and output.check is not None:
+        if outputs[flag] and output.check is not None:
             output.check(spec)
     artefacts = getattr(spec, "artefacts", None)
     if artefacts and artefacts.endswith(".safetensors"):  # a file, checked as the others are
-        extra["--artefacts"] = artefacts
+        outputs["--artefacts"] = artefacts
 
-    def prepare(stderr: Console, existing_records: list[Record]) -> Computation:
+    def prepare(stderr: Console) -> tuple[str, Plan]:
         if isinstance(spec, ModelSpec):
             from howsmooth.cli.loading import load_model_and_text
 
             model, corpus, resolved = load_model_and_text(
                 spec, needs_text=question.needs_text, needs_weights=question.needs_weights
             )
-            if paths["--plot"] and question.check_panels is not None:
+            if outputs["--plot"] and question.check_panels is not None:
                 question.check_panels(resolved.estimates // len(resolved.lengths) // resolved.samples)
 
             from howsmooth.studies.plan import prepare_model
 
             plan = prepare_model(resolved, model, corpus, from_files=True)
             print_overview(resolved, model, stderr, plan)
-            label = model.name
-        else:
-            from howsmooth.cli.loading import show_loading
+            return model.name, plan
 
-            label = next((choice.label for choice in spec.chosen_models), name)
-            with show_loading(stderr, label if spec.chosen_models else "torch"):
-                from howsmooth.studies.plan import prepare as prepare_plan
+        from howsmooth.cli.loading import show_loading
 
-                # What a model may do is on this command line, not in a file.
-                plan = prepare_plan(spec, trust_remote_code=True, allow_pickle=True)
-                _ = plan.count  # the plan may load the model
+        label = next((choice.label for choice in spec.chosen_models), name)
+        with show_loading(stderr, label if spec.chosen_models else "torch"):
+            from howsmooth.studies.plan import prepare as prepare_plan
 
-        from howsmooth.studies.run import records_of
+            # What a model may do is on this command line, not in a file.
+            plan = prepare_plan(spec, trust_remote_code=True, allow_pickle=True)
+            _ = plan.count  # the plan may load the model
+        return label, plan
 
-        def answers(progress: Any) -> Iterable[Record]:
-            def show(at: dict[str, Any]) -> None:
-                if "note" in at:
-                    print_warning(stderr, f"note: {at['note']}")
-                else:
-                    progress(at)
-
-            return records_of(plan, existing_records, progress=show, again="--artefacts" in extra)
-
-        return Computation(label, plan.count, answers)
-
-    from howsmooth.studies.formats import read_to_continue
-
-    return run_command(
-        outputs={**paths, **extra},
-        inputs=spec.input_files(),
-        prepare=prepare,
-        record_noun=question.noun,
-        table=lambda records: Group(*question.tables(records)),
-        plot=(lambda records: draw_question(question, records, theme=theme)) if question.draws else None,
-        page=report_page if question.page is None else deferred(question.page),
-        describe=question.describe,
-        read_existing=read_to_continue,
-        writers={
-            **{flag: partial(_write, flag, output.write, theme) for flag, output in question.outputs.items()},
-            **({"--artefacts": _say_saved} if "--artefacts" in extra else {}),
-        },
-        caveats=question.caveats,
-        live_table=lambda records: Group(*(question.live_tables or question.tables)(records)),
-    )
-
-
-def _write(flag: str, location: str, theme: str, path: str, records: list[Record]) -> None:
-    from howsmooth.cli.run import make_console, print_line
-    from howsmooth.report.style import figure_style
-
-    with figure_style(chosen_style()) if flag.startswith("--plot") else nullcontext():
-        deferred(location)(path, records, theme=theme)
-    print_line(make_console(stderr=True), f"drew {path}" if flag.startswith("--plot") else f"wrote {path}")
-
-
-def _say_saved(path: str, records: list[Record]) -> None:
-    from howsmooth.cli.run import make_console, print_line
-
-    print_line(make_console(stderr=True), f"saved tensors in {path}")
-
-
-def _parameter(flag: str) -> str:
-    """Return the parameter of click for an option.
-
-    Example:
-        >>> _parameter("--plot-rate")
-        'plot_rate_path'
-    """
-    return flag.removeprefix("--").replace("-", "_") + "_path"
+    return run_command(question, prepare, outputs=outputs, inputs=spec.input_files(), theme=theme)

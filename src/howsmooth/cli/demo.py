@@ -9,6 +9,7 @@ import click
 
 from howsmooth.cli.options import chosen_style, style_option
 from howsmooth.cli.runtime import runtime_options
+from howsmooth.questions import find_question
 
 if TYPE_CHECKING:
     from howsmooth.cli.outputs import Record
@@ -45,11 +46,12 @@ def command(folder: str, svg_path: str | None) -> int:
         check_writable(Path(svg_path), "--svg")
     records_file = RecordFile(str(records_path), "--out", format="json")
     click.get_current_context().with_resource(records_file.locked())
-    run = CommandRun([records_file], make_console(stderr=True))
+    run = CommandRun(find_question("measure"), [records_file], make_console(stderr=True))
     load_torch(run.stderr)
 
     from howsmooth.fits import growth_laws
-    from howsmooth.report.figure import growth_figure, save_figure
+    from howsmooth.report.charts import growth_picture
+    from howsmooth.report.figure import draw, save_figure
     from howsmooth.report.measurement_tables import summary
     from howsmooth.report.style import figure_style
     from howsmooth.report.web_page import report_page
@@ -66,7 +68,7 @@ def command(folder: str, svg_path: str | None) -> int:
     finally:
         if run.records:
             with run.defer_write_errors(plot_path, "--out"), figure_style(chosen_style()):
-                save_figure(growth_figure(run.records, growth_laws(run.records)), plot_path)
+                save_figure(draw(growth_picture(run.records)), plot_path)
             with run.defer_write_errors(page_path, "--out"):
                 write_page(page_path, report_page(run.records))
             for name, path in (("plot", plot_path), ("records", records_path), ("page", page_path)):
@@ -83,14 +85,13 @@ def command(folder: str, svg_path: str | None) -> int:
 def _measure(run: CommandRun, spec_values: dict[str, Any]) -> list[Record]:
     """Measure one of the specs and return its records."""
     from howsmooth.cli.loading import load_model_and_text
-    from howsmooth.cli.run import Computation, print_overview
+    from howsmooth.cli.run import print_overview
     from howsmooth.questions.spec import spec_of
     from howsmooth.studies.plan import prepare_model
-    from howsmooth.studies.run import records_of
 
     count_before = len(run.records)
     model, corpus, spec = load_model_and_text(spec_of({**spec_values, "name": "demo"}))
     plan = prepare_model(spec, model, corpus, from_files=True)
     print_overview(spec, model, run.stderr, plan)
-    run.collect(Computation(model.name, plan.count, lambda progress: records_of(plan, progress=progress)))
+    run.collect(model.name, plan)
     return run.records[count_before:]

@@ -10,7 +10,7 @@ import click
 
 from howsmooth import __version__
 from howsmooth.cli.lazy import Entry, LazyGroup, question_entries
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, is_out_of_memory
 from howsmooth.extras import missing_package
 
 _COMMANDS = {
@@ -36,9 +36,9 @@ _COMMANDS = {
     "reproduce": Entry("reproduce", "Reproduce the figures of the paper."),
     "explore": Entry("explore", "Explore a model interactively in a local web page."),
     "demo": Entry("demo", "Measure two embedded models: table, plot and page."),
-    "models": Entry("models", "List the model families that can be measured."),
-    "doctor": Entry("doctor", "Show what is installed and which implementation runs."),
-    "cite": Entry("cite", "Print BibTeX of the paper and the methods used."),
+    "models": Entry("information:models", "List the model families that can be measured."),
+    "doctor": Entry("information:doctor", "Show what is installed and which implementation runs."),
+    "cite": Entry("information:cite", "Print BibTeX of the paper and the methods used."),
 }
 
 _MAX_WORD_LENGTH = 1000  # characters of a word in an error message: enough for a long path
@@ -91,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:
         code = EXIT_BROKEN_PIPE
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         _print_error(
             f"expected the computation to fit into memory, got {str(error)[:200] or 'too little memory'}; use "
@@ -131,11 +131,6 @@ def _discard_unwritable_stdout() -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Return whether an error is a failed allocation; torch raises a plain RuntimeError for it on a CPU."""
-    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in ("allocate", "out of memory"))
 
 
 def _print_error(message: str) -> None:

@@ -7,13 +7,13 @@ text on, and the spec parses it.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any, get_args
 
 import click
+from click.shell_completion import CompletionItem
 
-from howsmooth.cli.completion import MODELS, TEXTS, complete, complete_model
 from howsmooth.errors import InputError
 from howsmooth.questions import find_question
 from howsmooth.questions.command_line import flag_of, literal_values, option_name
@@ -54,6 +54,31 @@ HELP_SECTIONS = {
 }
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+# What the shell completes.
+MODELS = ("minilm", "smollm2", "mpnet", "random:bert", "random:gpt2", "random:llama", "random:mpnet")
+TEXTS = ("embedded", "generated", "alice", "ag_news", "hf:")
+
+
+def complete(words: Iterable[str] = (), *, paths: bool = False) -> Completer:
+    """Return a function for `shell_complete` that completes words, and paths where no word matches.
+
+    Example:
+        >>> [item.value for item in complete(MODELS)(None, None, "random:g")]
+        ['random:gpt2']
+        >>> [item.type for item in complete(MODELS, paths=True)(None, None, "./my-mo")]
+        ['file']
+    """
+    allowed = tuple(words)
+
+    def completer(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        found = [CompletionItem(word) for word in allowed if word.startswith(incomplete)]
+        return found or ([CompletionItem(incomplete, type="file")] if paths else [])
+
+    return completer
+
+
+complete_model = complete(MODELS, paths=True)
 
 
 class QuestionCommand(click.Command):
@@ -224,10 +249,21 @@ def output_options(*names: str, **contents: str) -> Decorator:
     return apply_options(*map(one, names), *([style_option] if "plot" in names else []))
 
 
+def output_parameter(flag: str) -> str:
+    """Return the parameter of click for the option of an output file.
+
+    Example:
+        >>> output_parameter("--plot-rate")
+        'plot_rate_path'
+    """
+    return flag.removeprefix("--").replace("-", "_") + "_path"
+
+
 def output_option(flag: str, metavar: str, help_text: str) -> Decorator:
     """Return a decorator that adds the option for one output file."""
-    parameter = flag.removeprefix("--").replace("-", "_") + "_path"
-    return click.option(flag, parameter, metavar=metavar, help=help_text, shell_complete=complete(paths=True))
+    return click.option(
+        flag, output_parameter(flag), metavar=metavar, help=help_text, shell_complete=complete(paths=True)
+    )
 
 
 theme_option = click.option(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from howsmooth.errors import InputError
+from howsmooth.reading import replacing
 from howsmooth.records import PER_TOKEN, ExistingLines, csv_line, records_stdout, sealed_line
 from howsmooth.records.lock import only_writer
 
@@ -78,12 +79,8 @@ def write_page(path: Path, page: str) -> int:
     if path.exists() and not path.is_file():  # a device or a pipe cannot be replaced
         path.write_bytes(content)
         return len(content)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")  # another process may write the same page
-    try:
+    with replacing(path) as partial:
         partial.write_bytes(content)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
     return len(content)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.text import Text
@@ -16,7 +17,6 @@ from howsmooth.cli.display import RecordDisplay
 from howsmooth.cli.main import EXIT_INTERRUPTED
 from howsmooth.cli.options import chosen_style
 from howsmooth.cli.outputs import (
-    Reader,
     Record,
     RecordFile,
     check_distinct_files,
@@ -27,32 +27,17 @@ from howsmooth.cli.outputs import (
 )
 from howsmooth.cli.runtime import current_runtime
 from howsmooth.errors import InputError
+from howsmooth.lazy import deferred
 from howsmooth.report.output_paths import check_animation_path, check_plot_path
 from howsmooth.report.rows import ACCEPTED_STATUSES, counted, model_name
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
+    from howsmooth.questions.question import Question
     from howsmooth.questions.spec import ModelSpec
     from howsmooth.studies.plan import Plan
 
 WIDTH_WITHOUT_TERMINAL = 120  # columns of output to a file or a pipe
-
-ProgressCallback = Callable[..., None]  # called with (n, layer, head), or the arguments of `describe`
-
-
-class Computation(NamedTuple):
-    """What a command computes.
-
-    Attributes:
-        name: The model or map, shown beside the progress bar.
-        total: The number of records.
-        records: Yields the records. It is called with a callback, which it calls before each record with the arguments
-            of `describe` in `run_command`.
-    """
-
-    name: str
-    total: int
-    records: Callable[[ProgressCallback], Iterable[Record]]
 
 
 def make_console(*, stderr: bool = False, record: bool = False, width: int | None = None) -> Console:
@@ -89,24 +74,20 @@ class CommandRun:
     """The records of a command so far, and how it ended.
 
     Attributes:
+        question: The question that they answer.
         files: Files that records are written to.
         stderr: Console for progress and messages.
         records: All records so far.
         interrupted: Whether Ctrl-C ended the computation.
         write_errors: For each path that could not be written, the error.
-        record_noun: What a record is called when records are counted.
-        caveats: Lines of warning about the records; by default, about tolerances that were not reached.
-        live_table: Returns the table that a terminal shows while records are computed.
     """
 
+    question: Question
     files: Sequence[RecordFile]
     stderr: Console
     records: list[Record] = field(default_factory=list)
     interrupted: bool = False
     write_errors: dict[str, InputError] = field(default_factory=dict)
-    record_noun: str = "estimate"
-    caveats: Callable[[list[Record]], Iterable[str]] | None = None
-    live_table: Callable[[list[Record]], Any] | None = None
 
     @contextmanager
     def defer_write_errors(self, path: str | Path, option: str) -> Iterator[None]:
@@ -118,29 +99,41 @@ class CommandRun:
         except OSError as error:
             self.write_errors.setdefault(str(path), write_error(path, option, error))
 
-    def collect(self, computation: Computation, describe: Callable[..., str] | None = None) -> None:
-        """Compute the records, and write each of them at once.
+    def collect(self, name: str, plan: Plan, existing: Sequence[Record] = (), *, again: bool = False) -> None:
+        """Compute the records of a plan, and write each of them at once.
 
         Ctrl-C or a file that cannot be written ends the computation early; the records so far are kept.
 
         Args:
-            computation: What to compute.
-            describe: Turns the coordinates of a place into a text; by default layer, head and n.
+            name: The model or map, shown beside the progress bar.
+            plan: The plan.
+            existing: Records of an earlier run, which are not computed again.
+            again: Compute everything, for tensors that records do not contain.
         """
+        from howsmooth.studies.run import records_of
+
+        live_tables = self.question.live_tables or self.question.tables
         records_on_screen = any(file.path == "-" for file in self.files) and sys.stdout.isatty()
         display = RecordDisplay(
             self.stderr,
-            model_name(computation.name),
-            computation.total,
-            record_noun=self.record_noun,
-            describe=describe,
-            table=self.live_table,
+            model_name(name),
+            plan.count,
+            record_noun=self.question.noun,
+            describe=self.question.describe,
+            table=lambda records: Group(*live_tables(records)),
             live=not records_on_screen,
             verbose=current_runtime().verbose,
         )
+
+        def show(at: dict[str, Any]) -> None:
+            if "note" in at:
+                print_warning(self.stderr, f"note: {at['note']}")
+            else:
+                display.show_position(at)
+
         try:
             with display:
-                for record in computation.records(display.show_position):
+                for record in records_of(plan, existing, progress=show, again=again):
                     self._write(record)
                     self.records.append(record)
                     if self.write_errors:
@@ -163,14 +156,14 @@ class CommandRun:
         for file in self.files:
             with self.defer_write_errors(file.path, file.option):
                 file.close()
+        noun = self.question.noun
         counts = {file.path: file.count for file in self.files if file.count and file.path != "-"}
         if not self.interrupted:
             for count in sorted(set(counts.values()), reverse=True):
                 paths = " and ".join(path for path in counts if counts[path] == count)
-                print_line(self.stderr, f"wrote {counted(count, self.record_noun)} to {paths}")
+                print_line(self.stderr, f"wrote {counted(count, noun)} to {paths}")
         if self.records:
-            caveats = self.caveats(self.records) if self.caveats else _tolerance_caveats(self.records, self.record_noun)
-            for line in caveats:
+            for line in (self.question.caveats or partial(_tolerance_caveats, record_noun=noun))(self.records):
                 print_warning(self.stderr, line)
         if self.write_errors:
             first, *others = self.write_errors.values()
@@ -180,7 +173,7 @@ class CommandRun:
         if not self.interrupted:
             return 0
         where = f"kept in {' and '.join(counts)}" if counts else "shown above" if self.records else "none kept"
-        print_warning(self.stderr, f"interrupted after {counted(len(self.records), self.record_noun)}, {where}")
+        print_warning(self.stderr, f"interrupted after {counted(len(self.records), noun)}, {where}")
         return EXIT_INTERRUPTED
 
 
@@ -227,67 +220,50 @@ def print_overview(spec: ModelSpec, model: Model, stderr: Console, plan: Plan) -
 
 
 def run_command(
+    question: Question,
+    prepare: Callable[[Console], tuple[str, Plan]],
     *,
     outputs: dict[str, str | None],
-    prepare: Callable[[Console, list[Record]], Computation],
-    record_noun: str,
-    table: Callable[[list[Record]], Any],
-    plot: Callable[[list[Record]], Any] | None = None,
-    page: Callable[[list[Record]], str] | None = None,
-    inputs: dict[str, str | None] | None = None,
-    describe: Callable[..., str] | None = None,
-    read_existing: Reader | None = None,
-    writers: dict[str, Callable[[str, list[Record]], None]] | None = None,
-    caveats: Callable[[list[Record]], Iterable[str]] | None = None,
-    live_table: Callable[[list[Record]], Any] | None = None,
+    inputs: dict[str, str | None],
+    theme: str,
 ) -> int:
-    """Check the output files, compute the records, and write table, figure and page; return the exit code.
+    """Check the output files, compute the records, and write tables, figure and page; return the exit code.
 
-    Each record is written as soon as it is computed. Table, figure and page are made of the records so far if Ctrl-C or
-    an error ends the computation.
+    Each record is written as soon as it is computed. Tables, figure and page are made of the records so far if Ctrl-C
+    or an error ends the computation.
 
     Args:
-        outputs: Paths by option ("--json", "--csv", "--plot", "--report", and the options of `writers`).
-        prepare: Loads what is needed and returns the computation. It is called after the outputs have been checked,
-            with the console for messages and the existing records.
-        record_noun: What a record is called when records are counted, such as "estimate".
-        table: Returns the table of the records, a rich renderable.
-        plot: Returns the figure of --plot.
-        page: Returns the HTML of --report.
+        question: The question.
+        prepare: Loads what is needed and returns the name of the model or map, and the plan. It is called after the
+            outputs have been checked, with the console for messages.
+        outputs: Paths by option ("--json", "--csv", "--plot", "--report", those of the question, and "--artefacts" for
+            a file of tensors).
         inputs: Paths of input files by option; no output may be one of them.
-        describe: Turns the coordinates of a place into a text; by default layer, head and n.
-        read_existing: Reads the records of an existing --json file, which makes the command resumable.
-        writers: Functions of path and records that write the outputs of further options.
-        caveats: Returns lines of warning about the records; by default, about tolerances that were not reached.
-        live_table: Returns the table that a terminal shows while records are computed; by default `table`.
+        theme: Colours of figures.
     """
+    from howsmooth.studies.formats import read_to_continue
+
     check_distinct_files(outputs)
-    for option, path in (inputs or {}).items():
+    for option, path in inputs.items():
         if path != "-":
             check_distinct_files({option: path, **outputs})
-    with record_files(outputs.get("--json"), outputs.get("--csv"), read_existing) as files:
+    with record_files(outputs["--json"], outputs["--csv"], read_to_continue) as files:
         _check_other_outputs(outputs)
-        stderr = make_console(stderr=True)
-        run = CommandRun(files, stderr, record_noun=record_noun, caveats=caveats, live_table=live_table or table)
+        run = CommandRun(question, files, make_console(stderr=True))
         existing = [record for file in files for record in file.existing]
         for note in (note for file in files for note in file.notes):
-            print_warning(stderr, f"note: {note}")
-        computation = prepare(stderr, existing)
+            print_warning(run.stderr, f"note: {note}")
+        name, plan = prepare(run.stderr)
         try:
-            run.collect(computation, describe)
+            run.collect(name, plan, existing, again="--artefacts" in outputs)
         finally:
             if run.records:
-                _print_table(run, table, to_stderr="-" in (outputs.get("--json"), outputs.get("--csv")))
-                _write_figure_and_page(run, outputs, plot, page)
-                for option, write in (writers or {}).items():
-                    if path := outputs[option]:
-                        with run.defer_write_errors(path, option):
-                            write(path, run.records)
+                _print_tables(run, to_stderr="-" in (outputs["--json"], outputs["--csv"]))
+                _write_other_outputs(run, outputs, theme)
             existing_ids = {id(record) for record in existing}
             if reused := sum(id(record) in existing_ids for record in run.records):
-                print_line(
-                    stderr, f"{counted(reused, record_noun)} had been in {outputs['--json']} before", style="dim"
-                )
+                line = f"{counted(reused, question.noun)} had been in {outputs['--json']} before"
+                print_line(run.stderr, line, style="dim")
             code = run.finish()
     return code
 
@@ -304,33 +280,45 @@ def _check_other_outputs(outputs: dict[str, str | None]) -> None:
         check_writable(Path(path), option)
 
 
-def _print_table(run: CommandRun, table: Callable[[list[Record]], Any], *, to_stderr: bool) -> None:
-    """Print the table; to stderr if stdout has the records."""
+def _print_tables(run: CommandRun, *, to_stderr: bool) -> None:
+    """Print the tables; to stderr if stdout has the records."""
     console = run.stderr if to_stderr else make_console()
     with run.defer_write_errors("-", "the table"):
-        renderable = table(run.records)
-        for part in renderable.renderables if isinstance(renderable, Group) else [renderable]:
+        for part in run.question.tables(run.records):
             console.print(part, soft_wrap=isinstance(part, Text))  # text below a table is not wrapped
 
 
-def _write_figure_and_page(
-    run: CommandRun,
-    outputs: dict[str, str | None],
-    plot: Callable[[list[Record]], Any] | None,
-    page: Callable[[list[Record]], str] | None,
-) -> None:
-    plot_path, page_path = outputs.get("--plot"), outputs.get("--report")
-    if plot_path and plot is not None:
-        from howsmooth.report.figure import save_figure
-        from howsmooth.report.style import figure_style
+def _write_other_outputs(run: CommandRun, outputs: dict[str, str | None], theme: str) -> None:
+    """Write the figure, the page, and the files of the question's own options."""
+    question = run.question
+    if path := outputs.get("--plot"):
+        with run.defer_write_errors(path, "--plot"):
+            _draw("--plot", question.charts(run.records) if question.charts else [], path, theme, run.stderr)
+    if path := outputs.get("--report"):
+        with run.defer_write_errors(path, "--report"):
+            write_page(Path(path), deferred(question.page or "howsmooth.report.web_page:report_page")(run.records))
+            print_line(run.stderr, f"wrote the report {path}")
+    for option, output in question.outputs.items():
+        if path := outputs[option]:
+            with run.defer_write_errors(path, option):
+                _draw(option, deferred(output.charts)(run.records), path, theme, run.stderr)
+    if path := outputs.get("--artefacts"):
+        print_line(run.stderr, f"saved tensors in {path}")
 
-        with run.defer_write_errors(plot_path, "--plot"), figure_style(chosen_style()):
-            save_figure(plot(run.records), plot_path)
-            print_line(run.stderr, f"drew {plot_path}")
-    if page_path and page is not None:
-        with run.defer_write_errors(page_path, "--report"):
-            write_page(Path(page_path), page(run.records))
-            print_line(run.stderr, f"wrote the report {page_path}")
+
+def _draw(option: str, shown: Any, path: str, theme: str, stderr: Console) -> None:
+    """Write what a question shows of its records, as a figure or as an animation."""
+    from howsmooth.report.animation import save_animation
+    from howsmooth.report.figure import draw, save_figure
+    from howsmooth.report.style import figure_style
+
+    if option == "--animate":
+        save_animation(path, shown, theme=theme)
+        print_line(stderr, f"wrote {path}")
+    elif shown is not None:  # there is nothing to draw
+        with figure_style(chosen_style()):
+            save_figure(draw(shown, theme=theme), path)
+        print_line(stderr, f"drew {path}")
 
 
 def _tolerance_caveats(records: Sequence[Record], record_noun: str) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,17 +35,15 @@ class Cancellation:
         howsmooth.explorer.app.Cancelled
     """
 
-    def __init__(self) -> None:
-        """Create a request that is not set."""
-        self._requested = threading.Event()
+    _requested = False
 
     def stop(self) -> None:
         """Request the computation to stop."""
-        self._requested.set()
+        self._requested = True
 
     def check(self, *_step: Any) -> None:
         """Raise `Cancelled` if a stop was requested; a callback for any loop, so it ignores its arguments."""
-        if self._requested.is_set():
+        if self._requested:
             raise Cancelled
 
 
@@ -128,9 +125,6 @@ class App:
         cancellations: The current computations.
         model: Gradio component for the name of the model.
         text: Gradio component for the text.
-        default_text: The text that the form contains at first.
-        forms: The forms that a link can fill in, by question.
-        tabs: The tab of each form.
         components: The gradio components of the parameters of each form.
         session: Gradio state with the `Session` of the visitor.
         download: Gradio component with the link that saves the report.
@@ -140,9 +134,6 @@ class App:
     cancellations: Cancellations = field(default_factory=Cancellations)
     model: Any = None
     text: Any = None
-    default_text: str = ""
-    forms: dict[str, Form] = field(default_factory=dict)
-    tabs: dict[str, str] = field(default_factory=dict)
     components: dict[str, dict[str, Any]] = field(default_factory=dict)
     session: Any = None
     download: Any = None
@@ -169,10 +160,9 @@ class App:
             yield {status: message(f"This failed ({type(error).__name__}); see the log of the server.", "warn")}
             raise
 
-    def register(self, form: Form, tab: str, components: Mapping[str, Any]) -> list[Any]:
-        """Add a form that a link can fill in, and return the components of its parameters."""
+    def register(self, form: Form, components: Mapping[str, Any]) -> list[Any]:
+        """Add the components of a form's inputs, and return them after the model and the text, if it asks for them."""
         on_page = {"model": self.model, "text": self.text} if form.asks_models else {}
-        self.forms[form.question], self.tabs[form.question] = form, tab
         self.components[form.question] = {**on_page, **components}
         return list(self.components[form.question].values())
 

@@ -48,13 +48,11 @@ class Work:
         return replace(self, settings=self.settings.model_copy(update=changes))
 
 
-def one_length(longest: int) -> tuple[int, ...]:
-    """Return the length itself."""
-    return (longest,)
-
-
 def prepare(
-    spec: ModelSpec, text: str, catalog: ModelCatalog, lengths: Callable[[int], tuple[int, ...]] = one_length
+    spec: ModelSpec,
+    text: str,
+    catalog: ModelCatalog,
+    lengths: Callable[[int], tuple[int, ...]] = lambda longest: (longest,),
 ) -> Work:
     """Load the model, check the spec against it and the limits, and truncate the text.
 

@@ -8,20 +8,17 @@ A link may come from anyone; the first error ends the reading, with a message of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlencode
 
 from howsmooth.errors import InputError
 from howsmooth.questions import find_question
 from howsmooth.questions.command_line import literal_values, written
 from howsmooth.questions.spec import spec_of
 
-QUESTION = "question"  # the parameter of a link that names the form
 MAX_LAYER = 9999  # the model itself has fewer
 MAX_VALUE = 200  # characters of a field
-MAX_TEXT = 4000  # characters; browsers and servers limit the length of an address
 
 
 @dataclass(frozen=True)
@@ -105,7 +102,6 @@ class Form:
         lengths: Returns the lengths that are measured for the longest of them.
         show: Returns records as HTML; by default the tables of the question.
         figures: Functions (records, theme) that draw records, by name; by default the figure of the question.
-        view: What a link contains besides the spec.
     """
 
     question: str
@@ -117,17 +113,11 @@ class Form:
     lengths: Callable[[int], tuple[int, ...]] = lambda longest: (longest,)
     show: Callable[[Sequence[dict[str, Any]]], str] | None = None
     figures: Mapping[str, Callable[..., Any]] | None = None
-    view: Mapping[str, Input] = field(default_factory=dict)
 
     @property
     def asks_models(self) -> bool:
         """Whether it is asked of the model and the text on the page."""
         return find_question(self.question).asks_models
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        """What a link to the form may contain."""
-        return (*(("model", "text") if self.asks_models else ()), *self.inputs, *self.view)
 
     def spec(self, values: Mapping[str, str]) -> Any:
         """Return the spec that values ask for; a field without a value has the default of the spec.
@@ -143,25 +133,6 @@ class Form:
         labels = {name: one.label for name, one in self.inputs.items()}
         declared = {"name": "explorer", **self.fixed, **given, **model}
         return spec_of(declared, question=self.question, name=lambda key: labels.get(key.split(".")[0], key))
-
-    def link(self, values: Mapping[str, str], default_text: str = "") -> str | None:
-        """Return the query of a link that restores values; None if the text is too long for a link.
-
-        Args:
-            values: Values by parameter.
-            default_text: The text that the page contains at first, which is left out.
-
-        Example:
-            >>> form = Form("measure", "Measure", {"layers": Input("Layers", "all")})
-            >>> form.link({"model": "minilm", "text": "A quay", "layers": "0,3"})
-            '?question=measure&model=minilm&text=A+quay&layers=0%2C3'
-        """
-        kept = {
-            name: values[name]
-            for name in self.parameters
-            if name in values and (name, values[name]) != ("text", default_text)
-        }
-        return None if len(kept.get("text", "")) > MAX_TEXT else "?" + urlencode({QUESTION: self.question, **kept})
 
 
 def spec_input(question: str, name: str, label: str, **settings: Any) -> Input:
@@ -186,42 +157,3 @@ def texts_of(values: Mapping[str, Any]) -> dict[str, str]:
         {'lengths': '64', 'attacks': 'noise,sign'}
     """
     return {name: written(value) for name, value in values.items() if value is not None}
-
-
-def read_link(
-    parameters: Iterable[tuple[str, str]], forms: Mapping[str, Form], check_model: Callable[[str], object]
-) -> tuple[Form, dict[str, Any]] | None:
-    """Return the form of a link and the values of its components; None if the parameters name no form.
-
-    Args:
-        parameters: Names and values of the query. Those that begin with two underscores belong to the server.
-        forms: The forms of the page, by question.
-        check_model: Raises InputError for the name of a model that is not on offer.
-
-    Raises:
-        InputError: The form or a parameter is unknown, given twice, or has a value that the form could not contain.
-    """
-    given = [(name, value) for name, value in parameters if not name.startswith("__")]
-    if not any(name == QUESTION for name, _ in given):
-        return None
-    twice = next((name for i, (name, _) in enumerate(given) if name in dict(given[:i])), None)
-    if twice is not None:
-        raise InputError(f"expected each parameter of a link once, got {twice[:40]!r} twice; correct the link")
-    values = dict(given)
-    name = values.pop(QUESTION)
-    if name not in forms:
-        raise InputError(f"expected a link to one of {', '.join(forms)}, got {name[:40]!r}; correct the link")
-    form = forms[name]
-    unknown = next((name for name in values if name not in form.parameters), None)
-    if unknown is not None:
-        raise InputError(
-            f"expected parameters among {', '.join(form.parameters)} in a link to {name}, got {unknown[:40]!r}; "
-            "correct the link"
-        )
-    if "model" in values:
-        check_model(values["model"])
-    if len(values.get("text", "")) > MAX_TEXT:
-        raise InputError(f"expected a text of at most {MAX_TEXT:,} characters in a link, got {len(values['text']):,}")
-    form.spec(values)
-    inputs = {**form.inputs, **form.view}
-    return form, {name: inputs[name].read(text) if name in inputs else text for name, text in values.items()}

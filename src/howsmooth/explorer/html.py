@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
 from markupsafe import Markup
 
+from howsmooth.report.colours import Colouring, share_colouring
 from howsmooth.report.figure import save_figure
 from howsmooth.report.rows import ACCEPTED_STATUSES, confidence_text, interval, number
 from howsmooth.report.rows import token as shortened
 from howsmooth.report.sections import html_of
 from howsmooth.report.table import Column, Table
-from howsmooth.report.token_figure import Colouring, share_colouring
 from howsmooth.report.web_page import report_page
 
 
@@ -202,72 +201,18 @@ def token_effect(record: dict[str, Any], share: float, constant: float) -> str:
     return f'<div class="hs-facts">{table(facts_table)}</div>'
 
 
-@dataclass(frozen=True)
-class Download:
-    """A file that the page itself contains.
-
-    Attributes:
-        label: What the link says.
-        name: Name of the file.
-        kind: Its media type.
-        content: Its bytes.
-    """
-
-    label: str
-    name: str
-    kind: str
-    content: bytes
-
-    @property
-    def anchor(self) -> str:
-        """The link."""
-        data = base64.b64encode(self.content).decode("ascii")
-        return f'<a download="{escape(self.name)}" href="data:{self.kind};base64,{data}">{escape(self.label)}</a>'
-
-
-def table_downloads(tables: Mapping[str, Table]) -> list[Download]:
-    """Return tables as CSV with all digits, by name."""
-    return [
-        Download(f"{name} CSV", f"{name}.csv", "text/csv;charset=utf-8", table.csv().encode("utf-8"))
-        for name, table in tables.items()
-    ]
-
-
-def page_download(records: Sequence[dict[str, Any]], name: str, label: str = "Report") -> Download:
-    """Return the report of records.
+def report_download(records: Sequence[dict[str, Any]]) -> str:
+    """Return the link that saves the report of records; empty without records.
 
     No file is written on the server: what a visitor measured stays in their page.
     """
-    return Download(label, f"{name}.html", "text/html", report_page(list(records)).encode("utf-8"))
-
-
-def report_download(records: Sequence[dict[str, Any]]) -> str:
-    """Return the link that saves the report of records; empty without records."""
     if not records:
         return ""
-    anchor = page_download(records, "howsmooth-report", "Download the report of these results").anchor
-    return f'<p class="hs-report">{anchor}</p>'
-
-
-def figure_downloads(draw: Callable[[str], Any], name: str, what: str = "") -> list[Download]:
-    """Return the figure of the light theme as PNG and as SVG."""
-    found = []
-    for kind, media in (("png", "image/png"), ("svg", "image/svg+xml")):
-        buffer = io.BytesIO()
-        draw("light").savefig(buffer, format=kind, facecolor="white")
-        found.append(Download(f"{what} {kind.upper()}".strip(), f"{name}.{kind}", media, buffer.getvalue()))
-    return found
-
-
-def save_line(downloads: Sequence[Download], link: str | None) -> str:
-    """Return the line of links that save a view: its files, and the link that restores it, None if it is too long."""
-    items = [download.anchor for download in downloads]
-    items.append(
-        f'<a class="hs-link" href="{escape(link)}">Link to this view</a>'
-        if link is not None
-        else '<span class="hs-muted">the text is too long for a link</span>'
+    data = base64.b64encode(report_page(list(records)).encode("utf-8")).decode("ascii")
+    return (
+        '<p class="hs-report"><a download="howsmooth-report.html" href="data:text/html;base64,'
+        f'{data}">Download the report of these results</a></p>'
     )
-    return f'<p class="hs-save"><span class="hs-muted">Save</span> {" ".join(items)}</p>'
 
 
 def picture(draw: Callable[[str], Any], alt: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gradio as gr
@@ -23,38 +22,31 @@ from howsmooth.explorer.components import (
 from howsmooth.explorer.forms import texts_of
 from howsmooth.explorer.question_tab import components_of
 from howsmooth.explorer.tabs import layers_form
-from howsmooth.report.page_tables import tables_of
-from howsmooth.report.rows import model_name, number
-from howsmooth.report.table import Table
-from howsmooth.report.token_figure import Colouring, gain_colouring, share_colouring, token_figure
+from howsmooth.report.colours import Colouring, gain_colouring, share_colouring
 from howsmooth.studies import measure, move_each_token, move_one_token
 from howsmooth.studies.token_effects import moves_tokens_in_one_pass
 
 
-def layers_tab(app: App, tab: str) -> None:
+def layers_tab(app: App) -> None:
     """Add the tab for the constants of layers, their heads and single tokens."""
     form = layers_form(app.catalog.limits)
     components = components_of(form)
-    wanted = gr.State(None)  # the layer to select after the next measurement; None for that of the largest constant
     controls = run_and_cancel("measure", "Measure")
     table = clickable_output("constants", "layer")
     words = clickable_output("words", "token")
     token = output("token")
     heads = output("heads")
-    save = output("measure-save")
     command = output("command")
     app.download = output("download")
     status = controls.status
-    inputs = app.register(form, tab, {**components, "layer": wanted})
+    inputs = app.register(form, components)
     parameters = list(app.components["measure"])
 
-    def measure_layers(cancellation: Cancellation, *given: Any) -> Updates:
-        values = dict(zip(parameters, given, strict=True))
-        wanted = values.pop("layer")
-        session = Session(texts_of(values))
+    def measure_layers(cancellation: Cancellation, before: Session, *given: Any) -> Updates:
+        session = Session(texts_of(dict(zip(parameters, given, strict=True))))
         yield {
             status: html.progress(0, 1, "loading the model"),
-            **dict.fromkeys((table, words, token, heads, save, command), ""),
+            **dict.fromkeys((table, words, token, heads, command), ""),
         }
         work = app.work(form, session.values or {})
         total = work.settings.estimates
@@ -66,7 +58,7 @@ def layers_tab(app: App, tab: str) -> None:
                 table: html.constants(session.records),
                 app.session: session,
             }
-        session.layer = wanted if session.record(wanted) is not None else session.largest_layer
+        session.layer = before.layer if session.record(before.layer) is not None else session.largest_layer
         yield {app.session: session, **selection(session), app.download: html.report_download(session.all_records)}
         yield from measure_gains(session)
         yield {
@@ -77,7 +69,7 @@ def layers_tab(app: App, tab: str) -> None:
 
     def selection(session: Session, position: int | None = None) -> dict[Any, Any]:
         """Return the table and the text with the selected layer and token."""
-        record, colourings = session.record(session.layer), colourings_of(session)
+        colourings = colourings_of(session)
         shown = html.token_texts(session.words, colourings, position) if colourings else ""
         if len(colourings) > 1:
             shown += html.largest_gains(session.words, colourings[0], colourings[1])
@@ -86,14 +78,10 @@ def layers_tab(app: App, tab: str) -> None:
                 "Click a token to measure its gain. Those of all tokens at once are computed only for the map "
                 "attention, and only where howsmooth reads its weights: elsewhere that takes minutes."
             )
-        return {
-            table: html.constants(session.records, session.layer),
-            words: shown,
-            wanted: None if record is None else session.layer,
-        }
+        return {table: html.constants(session.records, session.layer), words: shown}
 
     def measure_gains(session: Session) -> Updates:
-        """Measure the gains of all tokens at the selected layer, if one pass does that; then offer the files."""
+        """Measure the gains of all tokens at the selected layer, if one pass does that."""
         layer, values = session.layer, session.values
         if layer is None or values is None or not colourings_of(session):
             return
@@ -103,37 +91,12 @@ def layers_tab(app: App, tab: str) -> None:
             yield {status: html.progress(0, 1, f"each token of layer {layer} alone")}
             session.gains[layer] = move_each_token(work.model, work.text, work.settings)
         yield {app.session: session, **selection(session)}
-        yield {save: save_layers(session)}
-
-    def save_layers(session: Session) -> str:
-        """Return the links to the files and the link of the view."""
-        record = session.record(session.layer)
-        if record is None or session.values is None:
-            return ""
-        tables = {
-            "tokens": token_table(record, session.gains.get(record["layer"]), session.words),
-            "layers": tables_of(session.records)["measurements"],
-        }
-        title = f"{model_name(record['model'])}, layer {record['layer']}, n = {record['n']}"
-
-        def draw(theme: str) -> Any:
-            return token_figure(
-                session.words,
-                colourings_of(session),
-                title=f"{title}: local Lipschitz constant {number(record['value'])}",
-                theme=theme,
-            )
-
-        return html.save_line(
-            [*html.figure_downloads(draw, "tokens", "Tokens"), *html.table_downloads(tables)],
-            form.link({**session.values, "layer": str(session.layer)}, app.default_text),
-        )
 
     def select_layer(session: Session | None, event: gr.EventData) -> dict[Any, Any]:
         if session is None or session.record(event.index) is None:
             return {status: html.message("That layer is not measured yet.", "warn")}
         session.layer = event.index
-        return {app.session: session, heads: "", token: "", save: "", **selection(session)}
+        return {app.session: session, heads: "", token: "", **selection(session)}
 
     def measure_layer(session: Session | None, request: gr.Request) -> Updates:
         """Measure the gains of the tokens of the selected layer, and its heads."""
@@ -178,17 +141,21 @@ def layers_tab(app: App, tab: str) -> None:
 
         yield from run_with_cancel(app, controls, request.session_hash, compute)
 
-    shown = [table, words, wanted]
+    shown = [table, words]
     measured = run_on_click(
-        app, controls, measure_layers, inputs, [*shown, token, heads, save, command, app.session, app.download]
+        app,
+        controls,
+        measure_layers,
+        [app.session, *inputs],
+        [*shown, token, heads, command, app.session, app.download],
     )
     layer_selected = table.select(
-        select_layer, app.session, [status, *shown, token, heads, save, app.session], queue=False, **PRIVATE
+        select_layer, app.session, [status, *shown, token, heads, app.session], queue=False, **PRIVATE
     )
     layer_measured = layer_selected.then(
         measure_layer,
         app.session,
-        [status, controls.cancel, *shown, heads, save, app.session, app.download],
+        [status, controls.cancel, *shown, heads, app.session, app.download],
         **computing(status),
     )
     token_perturbed = words.select(
@@ -205,22 +172,3 @@ def colourings_of(session: Session) -> list[Colouring]:
     gains = session.gains.get(record["layer"])
     shares = [share_colouring(record["shares"])]
     return shares if gains is None else [*shares, gain_colouring(gains["gains"], record["value"])]
-
-
-def token_table(record: Mapping[str, Any], gains: Mapping[str, Any] | None, words: Sequence[str]) -> Table:
-    """Return a row for each token: its share of the worst direction, and its gain with the interval.
-
-    Args:
-        record: Measurement of the layer.
-        gains: Result of `howsmooth.studies.move_each_token` at the same layer; None if it is not computed.
-        words: The tokens.
-    """
-    rows = [
-        {"position": i, "token": word, "share": share}
-        for i, (word, share) in enumerate(zip(words, record["shares"], strict=True))
-    ]
-    if gains is not None:
-        for i, row in enumerate(rows):
-            row["gain"], row["gain_lower"], row["gain_upper"] = (gains[name][i] for name in ("gains", "lower", "upper"))
-            row["gain_of_constant"] = row["gain"] / record["value"] if record["value"] > 0 else None
-    return Table.of_fields(rows, list(rows[0]))

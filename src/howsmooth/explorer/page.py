@@ -12,13 +12,10 @@ import gradio as gr
 from gradio.utils import get_space
 from starlette.middleware import Middleware
 
-from howsmooth.errors import InputError
 from howsmooth.explorer.app import App, Cancellations, Session
 from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.components import PRIVATE, offer_objectives, output
-from howsmooth.explorer.forms import read_link
+from howsmooth.explorer.components import PRIVATE, offer_objectives
 from howsmooth.explorer.guard import ANY_HOST, Guard
-from howsmooth.explorer.html import message
 from howsmooth.explorer.layers_tab import layers_tab
 from howsmooth.explorer.limits import Limits, server_name
 from howsmooth.explorer.question_tab import question_form
@@ -27,15 +24,15 @@ from howsmooth.texts import default_text
 
 TITLE = "How smooth is attention?"
 _WITHOUT_MODEL = ("Measures", "Flows")  # tabs on which the model and the text have no effect
-# Clicks the run button of a form as soon as its tab is built, which takes a few frames.
+# Clicks the run button of the layers as soon as it is built, which takes a few frames: the page opens with a result.
 _RUN_SCRIPT = """
-(name) => {
+() => {
   const click = (frames) => {
-    const button = document.getElementById(`${name}-run`);
+    const button = document.getElementById("measure-run");
     if (button) button.click();
     else if (frames) requestAnimationFrame(() => click(frames - 1));
   };
-  if (name) click(600);
+  click(600);
 }
 """
 _SYSTEM = ("system-ui", "-apple-system", "Segoe UI", "Liberation Sans", "sans-serif")
@@ -71,8 +68,6 @@ def build(limits: Limits) -> Page:
             apply_default_css=False,
         )
         app.session = gr.State(Session())
-        app.default_text = _first_sentences(120)
-        notice = output("notice")
         with gr.Row(elem_id="source") as source:
             names = app.catalog.names()
             app.model = gr.Dropdown(
@@ -86,7 +81,7 @@ def build(limits: Limits) -> Page:
                 min_width=220,
             )
             app.text = gr.Textbox(
-                app.default_text,
+                _first_sentences(120),
                 label="Text",
                 lines=3,
                 max_lines=8,
@@ -95,55 +90,24 @@ def build(limits: Limits) -> Page:
                 min_width=280,
                 info=f"the first {limits.max_tokens:,} tokens at most are measured",
             )
-        with gr.Tabs() as tabs:
+        with gr.Tabs():
             for name, forms in {"Layers": [], **forms_of_tabs(limits)}.items():
                 with gr.Tab(name, id=name, elem_id=f"tab-{name.lower()}") as tab:
                     if not forms:
-                        layers_tab(app, name)
+                        layers_tab(app)
                     for form in forms:
-                        question_form(app, form, name)
+                        question_form(app, form)
                 tab.select(partial(gr.update, visible=name not in _WITHOUT_MODEL), None, source, queue=False, **PRIVATE)
                 if name == "Attacks":
                     offer_objectives(app, tab)
-        run = gr.Textbox(visible="hidden", elem_id="run")  # not a State: the script reads it
-        _restore_from_link(app, page, notice, source, tabs, run)
 
         def leave(request: gr.Request) -> None:
             app.cancellations.forget(request.session_hash)
 
         page.unload(leave)
+        page.load(None, None, None, js=_RUN_SCRIPT)
     page.queue(default_concurrency_limit=1, max_size=limits.waiting)
     return page
-
-
-def _restore_from_link(
-    app: App, page: gr.Blocks, notice: gr.HTML, source: gr.Row, tabs: gr.Tabs, run: gr.Textbox
-) -> None:
-    """Fill in the form that the link of the page names, and click its run button; without a link, that of Layers."""
-
-    def restore(request: gr.Request) -> dict[Any, Any]:
-        try:
-            opened = read_link(request.query_params.multi_items(), app.forms, app.catalog.location)
-        except InputError as error:
-            return {notice: message(str(error), "warn")}
-        if opened is None:  # the page opens with a result: the constants of the default model and text
-            return {notice: "", run: "measure"}
-        form, values = opened
-        tab = app.tabs[form.question]
-        filled = {app.components[form.question][name]: value for name, value in values.items()}
-        # A name that is not in the list may be one on the Hub: a link must not start a download.
-        is_offered = values.get("model", app.catalog.names()[0]) in app.catalog.names()
-        return {
-            **filled,
-            notice: "" if is_offered else message("Press the button to load the model that this link names."),
-            tabs: gr.update(selected=tab),
-            source: gr.update(visible=tab not in _WITHOUT_MODEL),
-            run: form.question if is_offered else "",
-        }
-
-    components = {component for fields in app.components.values() for component in fields.values()}
-    loaded = page.load(restore, None, [notice, source, tabs, run, *components], queue=False, **PRIVATE)
-    loaded.then(None, run, None, js=_RUN_SCRIPT)
 
 
 def _first_sentences(words: int) -> str:

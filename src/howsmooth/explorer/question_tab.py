@@ -18,7 +18,6 @@ from howsmooth.questions import find_question
 from howsmooth.questions.command_line import command_line, written
 from howsmooth.questions.question import Question
 from howsmooth.report.figure import draw_question
-from howsmooth.report.page_tables import tables_of
 from howsmooth.studies.plan import Plan, prepare, prepare_model
 from howsmooth.studies.run import records_of
 
@@ -41,16 +40,15 @@ def _component(name: str, one: Input) -> Any:
     return gr.Textbox(max_lines=1, **settings)
 
 
-def question_form(app: App, form: Form, tab: str) -> dict[str, Any]:
-    """Add a form to a tab, and return the components of its inputs."""
+def question_form(app: App, form: Form) -> None:
+    """Add a form to a tab."""
     question = find_question(form.question)
     with gr.Accordion(form.title, open=True) if form.title else nullcontext():
-        components = components_of(form)
+        inputs = app.register(form, components_of(form))
         controls = run_and_cancel(form.question, form.button)
         shown, pictures, command, save = (
             output(f"{form.question}-{part}") for part in ("result", "pictures", "command", "save")
         )
-    inputs = app.register(form, tab, components)
     status, parameters = controls.status, list(app.components[form.question])
     figures = _figures(form, question)
 
@@ -88,20 +86,10 @@ def question_form(app: App, form: Form, tab: str) -> dict[str, Any]:
                 *(html.picture(partial(_drawn, draw, found), name or question.plots) for name, draw in figures.items())
             ),
         }
-        downloads = [
-            *(
-                one
-                for name, draw in figures.items()
-                for one in html.figure_downloads(partial(_drawn, draw, found), (name or form.question).lower(), name)
-            ),
-            *html.table_downloads(tables_of(found)),
-            html.page_download(found, form.question),
-        ]
-        yield {save: html.save_line(downloads, form.link(values, app.default_text))}
+        yield {save: html.report_download(found)}
 
     event = run_on_click(app, controls, compute, inputs, [shown, pictures, command, save])
     cancel_on_click(app, controls, [event])
-    return components
 
 
 def _planned(app: App, form: Form, values: dict[str, str]) -> tuple[Plan, str, str]:

@@ -13,7 +13,8 @@ from howsmooth.explorer.limits import Limits
 from howsmooth.fits import growth_laws
 from howsmooth.models import MAPS
 from howsmooth.report.attack_tables import diff_html
-from howsmooth.report.figure import bounds_figure, measure_figure
+from howsmooth.report.charts import bounds_picture, growth_picture
+from howsmooth.report.figure import draw
 from howsmooth.report.rows import law_text, number
 
 # Heads and the whole model are not offered: the tab shows a layer.
@@ -48,7 +49,6 @@ def layers_form(limits: Limits) -> Form:
             ),
             "lengths": _length("Tokens of the text to measure", 64, SHORTEST_LENGTH, limits),
         },
-        view={"layer": LAYER},
     )
 
 
@@ -63,8 +63,8 @@ def forms_of_tabs(limits: Limits) -> dict[str, list[Form]]:
                 done=lambda records: law_of(measured_constants(records)),
                 lengths=doubling_lengths,
                 figures={
-                    "Growth": lambda records, theme: measure_figure(measured_constants(records), theme=theme),
-                    "Bounds": lambda records, theme: bounds_figure(records, theme=theme, columns=1),  # as wide
+                    "Growth": lambda records, theme: draw(growth_picture(measured_constants(records)), theme=theme),
+                    "Bounds": lambda records, theme: draw(bounds_picture(records, columns=1), theme=theme),  # as wide
                 },
             )
         ],

@@ -154,6 +154,12 @@ def splits(
     """
     solver = replace(solver, **options)
     f = f.layer if isinstance(f, SoftmaxField) else f
+    if isinstance(f, torch.nn.Module) and not isinstance(f, SelfAttention):
+        raise InputError(
+            "expected an attention layer or a map G(x, points, log_weights), whose masses can be divided, got "
+            f"{type(f).__name__}, a map of tokens alone; pass the field of one head, such as "
+            "howsmooth.attention.fields.L2Field"
+        )
     if isinstance(f, SelfAttention) and isinstance(x, TokenMeasure):
         refuse_without_order(f, x)
     x, log_weights, times = _check_atoms(x, log_weights, times)

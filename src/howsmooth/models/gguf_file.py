@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoModel, AutoTokenizer
 
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, first_line
 from howsmooth.extras import require
 from howsmooth.models.cache import building_folder, cache_root
 from howsmooth.models.families import family_of
@@ -109,7 +109,7 @@ def _convert(file: Path, folder: Path) -> dict[str, Any]:
         except (InputError, MemoryError):
             raise
         except Exception as error:  # for a damaged file the readers may raise anything
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise InputError(
                 f"expected a complete GGUF file of a supported model, got {str(file)!r}: {reason}; "
                 "fetch the file again, or give a model folder"

@@ -12,7 +12,7 @@ Under the name "howsmooth_tables" all patterns are 4D masks: some families read 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -80,33 +80,27 @@ def register() -> None:
 
 
 @contextmanager
-def observe_attention(observer: Observer) -> Iterator[None]:
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def observe_attention(observer: Observer) -> AbstractContextManager[None]:
     """Call observer(module, output (b, n, h, k)) after every attention inside the context."""
-    token = _OBSERVER.set(observer)
-    try:
-        yield
-    finally:
-        _OBSERVER.reset(token)
+    return _set(_OBSERVER, observer)
 
 
-@contextmanager
-def restrict_to_head(head: int) -> Iterator[None]:
+def restrict_to_head(head: int) -> AbstractContextManager[None]:
     """Compute one head only inside the context; the outputs of the other heads are zero."""
-    token = _ONLY_HEAD.set(head)
-    try:
-        yield
-    finally:
-        _ONLY_HEAD.reset(token)
+    return _set(_ONLY_HEAD, head)
 
 
-@contextmanager
-def detach_keys_and_values() -> Iterator[None]:
+def detach_keys_and_values() -> AbstractContextManager[None]:
     """Detach keys and values inside the context: derivatives pass through the queries only."""
-    token = _DETACH.set(True)
-    try:
-        yield
-    finally:
-        _DETACH.reset(token)
+    return _set(_DETACH, True)
 
 
 def attention_mask(

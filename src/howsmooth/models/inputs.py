@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, first_line
 from howsmooth.models.files import list_files
 from howsmooth.models.locations import ModelLocation, locate
 from howsmooth.models.network import quiet_transformers
@@ -55,7 +55,7 @@ class Processor:
             with quiet_transformers():
                 return self.location.read(kind)
         except Exception as error:  # missing and damaged files raise almost any exception
-            reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+            reason = first_line(error)
             raise InputError(
                 f"expected the model's own {what} (preprocessor_config.json) at {self.location.path}, got none that "
                 f"can be read ({reason}); add the file, or give tensors in Python"
@@ -111,7 +111,7 @@ def images(
         except MemoryError:
             raise
         except Exception as error:  # of a damaged file the readers may raise anything
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise InputError(f"expected an image, got {str(file)!r} ({reason}); remove or repair it") from error
     return processor.read(AutoImageProcessor, "image processor")(images=pictures, return_tensors="pt")["pixel_values"]
 
@@ -425,7 +425,7 @@ def _read_tokenizer(location: ModelLocation) -> tuple[PreTrainedTokenizerBase | 
     except Exception as error:  # missing or damaged files raise almost any exception
         if location.is_hub and location.local_only:
             return None, "not in the hub's local cache, and the hub cannot be reached"
-        return None, (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+        return None, first_line(error)
     # Without its files the library may return a tokenizer that has special tokens only.
     if not tokenizer("a", add_special_tokens=False, verbose=False)["input_ids"] or (
         len(tokenizer.get_vocab()) <= len(tokenizer.all_special_ids)

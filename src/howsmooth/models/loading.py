@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
 
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, first_line
 from howsmooth.models.families import FAMILIES, check_registry, family_of
 from howsmooth.models.identity import file_states, model_identity
 from howsmooth.models.inputs import Processor, find_tokenizer
@@ -354,7 +354,7 @@ def _loading(name: str, location: ModelLocation, allow_pickle: bool = True) -> I
     except (InputError, MemoryError):
         raise
     except Exception as error:  # loaders raise OSError, ValueError, RuntimeError, KeyError, their own…
-        reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+        reason = first_line(error)
         if location.is_hub and location.local_only:
             reason = "nothing there"  # the library's message is about a connection that was not attempted
         remedy = location.remedy

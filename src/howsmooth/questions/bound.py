@@ -156,7 +156,7 @@ QUESTION = Question(
     records=(BoundRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.measurement_tables:bounds_tables"),
-    figure="howsmooth.report.figure:bounds_figure",
+    charts=deferred("howsmooth.report.charts:bounds_picture"),
     plots="all bounds against n",
     about="Bound the Lipschitz constant of a model's attention layers, and measure how tight each bound is.\n\n"
     "    A bound holds for all inputs of n tokens in a ball of radius R, at the measured tokens X, or for every n; "

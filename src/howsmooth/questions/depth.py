@@ -342,17 +342,12 @@ def _principal_coordinates(states: Sequence[Tensor], sink: int | None) -> tuple[
     return [[[float(f"{c:.{_DIGITS}g}") for c in point] for point in points] for points in paths], list(view.names)
 
 
-def describe(at: dict[str, Any]) -> str:
-    """Return a place in words."""
-    return f"n = {at['n']}, sample {at['sample']}, from depth {at['depth']}"
-
-
 QUESTION = Question(
     spec=DepthSpec,
     records=(DepthRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.flow_tables:depth_tables"),
-    figure="howsmooth.report.flow_figures:depth_figure",
+    charts=deferred("howsmooth.report.flow_charts:depth_picture"),
     plots="spread and growth along depth",
     page="howsmooth.report.flow_page:depth_page",
     about="Follow the tokens of a text through the layers of a model: how they are distributed after each layer "
@@ -364,5 +359,5 @@ QUESTION = Question(
     inputs=inputs,
     deepest=deepest,
     needs_text=True,
-    describe=describe,
+    describe=lambda at: f"n = {at['n']}, sample {at['sample']}, from depth {at['depth']}",
 )

@@ -164,7 +164,7 @@ QUESTION = Question(
     records=(DistanceRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.mean_field_tables:distance_tables"),
-    figure="howsmooth.report.mean_field_figures:distance_figure",
+    charts=deferred("howsmooth.report.mean_field_charts:distance_picture"),
     about="Compute the exact Wasserstein distance between the tokens of two texts, before and after attention: W_p, "
     "without positions, or d_p, with positions, between which nothing is transported. The quotient of the two is a "
     "lower bound on the Lipschitz constant of the layer in that distance (W_p: of a layer without mask and positions).",

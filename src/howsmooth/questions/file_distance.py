@@ -171,7 +171,7 @@ QUESTION = Question(
     records=(FileDistanceRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.mean_field_tables:distance_tables"),
-    figure="howsmooth.report.mean_field_figures:distance_figure",
+    charts=deferred("howsmooth.report.mean_field_charts:distance_picture"),
     about="Compute the exact Wasserstein distance between two measures from files: .npz, .safetensors or .csv with "
     "points and, optionally, weights and times. With MODEL (a name, a folder or a file), also the distance between "
     "their images under each layer of attention.",

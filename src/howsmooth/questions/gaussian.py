@@ -99,11 +99,6 @@ class GaussianRecord(Record, kind="gaussian flow"):
     positions: Packed | None = None
 
 
-def grid(spec: GaussianSpec) -> Iterator[dict[str, Any]]:
-    """Yield the one place of a flow."""
-    yield {}
-
-
 def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
     """Integrate N(mean, covariance), and particles beside it."""
     from howsmooth.dynamics.example import field_of, matrix
@@ -203,19 +198,19 @@ QUESTION = Question(
     records=(GaussianRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.flow_tables:gaussian_tables"),
-    figure="howsmooth.report.density_figures:gaussian_figure",
+    charts=deferred("howsmooth.report.density_charts:gaussian_picture"),
     plots="ellipses and eigenvalues",
     about="Integrate N(mean, covariance) under x' = Γ(x): when and in which direction it blows up, and its limiting "
     "rank.\n\n"
     "    EXAMPLE is a TOML file or an example of `flow particles`, whose attention is used (in the coordinates x); "
     "by default A = V = I.",
-    grid=grid,
+    grid=lambda spec: [{}],  # one place: the whole flow
     check=check_attention,
     caveats=caveats,
     describe=_progress_text,
     outputs={
         "--animate": Output(
-            "An animation (gif): ellipses and eigenvalues.", "howsmooth.report.density_figures:save_gaussian_animation"
+            "An animation (gif): ellipses and eigenvalues.", "howsmooth.report.density_charts:gaussian_frames"
         )
     },
 )

@@ -6,6 +6,7 @@ All kinds of inputs have the same methods, so that the callers do not distinguis
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,7 +21,6 @@ from howsmooth.models import Model
 from howsmooth.models.files import check_positions
 from howsmooth.questions import find_question
 from howsmooth.questions.spec import ModelSpec, select_indices
-from howsmooth.records.provenance import provenance
 from howsmooth.texts.corpora import Corpus, corpus_name
 from howsmooth.texts.cutting import Cutter, TokenChunk, word
 
@@ -30,7 +30,38 @@ RANDOM_IDS = "random token ids"
 TOKEN_NAMES = {"images": "patch", "audio": "frame"}  # what tokens are called where they are no words
 
 
-class TextInputs:
+class Inputs(ABC):
+    """The inputs of a model, as samples of n tokens."""
+
+    model: Model
+
+    def release(self) -> None:
+        """Drop the reference to the model; `chunk` and the fields of records are still available."""
+        del self.model
+
+    @abstractmethod
+    def chunk(self, n: int, sample: int) -> TokenChunk:
+        """Return a sample of n tokens."""
+
+    def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
+        """Return the inputs of attention, layer -> (n, d), from one forward pass."""
+        return self.model.activations(chunk, layers)
+
+    def attention(self, layer: int, n: int) -> Any:
+        """Return the attention map of a layer for n tokens."""
+        return self.model.attention(layer, n)
+
+    def length_fields(self, n: int) -> dict[str, Any]:
+        """Return the fields that all records of one length share."""
+        return {}
+
+    @property
+    @abstractmethod
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
+
+
+class TextInputs(Inputs):
     """Chunks of a corpus, cut for one model.
 
     Args:
@@ -79,21 +110,9 @@ class TextInputs:
         n = min(n, tokens)
         return n, samples if tokens >= n * samples else min(samples, self.cutter.count(n))
 
-    def release(self) -> None:
-        """Drop the reference to the model; `chunk` still works."""
-        del self.model
-
     def chunk(self, n: int, sample: int) -> TokenChunk:
         """Return a sample of n tokens."""
         return self.cutter.chunk(n, sample)
-
-    def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
-        """Return the inputs of attention, layer -> (n, d), from one forward pass."""
-        return self.model.activations(chunk, layers)
-
-    def attention(self, layer: int, n: int) -> Any:
-        """Return the attention map of a layer for n tokens."""
-        return self.model.attention(layer, n)
 
     @property
     def adds_special_tokens(self) -> bool:
@@ -155,7 +174,7 @@ class PairInputs(TextInputs):
         }
 
 
-class IdInputs:
+class IdInputs(Inputs):
     """Random token ids, uniform in the vocabulary: a model without a tokenizer runs on them.
 
     The first n ids of a longer draw are those of a shorter one.
@@ -173,10 +192,6 @@ class IdInputs:
         self.model, self.seed, self.vocabulary = model, spec.seed, model.vocabulary
         check_positions(model.name, model.positions, max(spec.lengths))
 
-    def release(self) -> None:
-        """Drop the reference to the model; `chunk` still works."""
-        del self.model
-
     def chunk(self, n: int, sample: int) -> TokenChunk:
         """Return a sample of n ids."""
         generator = torch.Generator().manual_seed((1_000_003 * self.seed + sample) % 2**63)
@@ -185,18 +200,6 @@ class IdInputs:
         ]
         ids = torch.cat(blocks)[:n]
         return TokenChunk(ids, torch.zeros(n, dtype=torch.bool), tuple(word(None, token) for token in ids.tolist()))
-
-    def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
-        """Return the inputs of attention, layer -> (n, d), from one forward pass."""
-        return self.model.activations(chunk, layers)
-
-    def attention(self, layer: int, n: int) -> Any:
-        """Return the attention map of a layer for n tokens."""
-        return self.model.attention(layer, n)
-
-    def length_fields(self, n: int) -> dict[str, Any]:
-        """Return the fields that all records of one length share."""
-        return {}
 
     @property
     def run_fields(self) -> dict[str, Any]:
@@ -210,7 +213,7 @@ class IdInputs:
         }
 
 
-class FeatureInputs:
+class FeatureInputs(Inputs):
     """Images or sounds as a vision or speech model takes them; each is a sample, and their size determines n.
 
     Args:
@@ -233,10 +236,6 @@ class FeatureInputs:
         first = model.layer_numbers[0]
         self.n = model.activations(self.features[0], [first])[first].shape[-2]
 
-    def release(self) -> None:
-        """Drop the reference to the model; `chunk` still works."""
-        del self.model
-
     def chunk(self, n: int, sample: int) -> TokenChunk:
         """Return a chunk of n tokens without ids."""
         return TokenChunk.placeholder(n, TOKEN_NAMES[self.kind])
@@ -248,10 +247,6 @@ class FeatureInputs:
     def attention(self, layer: int, n: int) -> Any:
         """Return the attention map of a layer."""
         return self.model.map_at(self.features[0], layer).f
-
-    def length_fields(self, n: int) -> dict[str, Any]:
-        """Return the fields that all records of one length share."""
-        return {}
 
     @property
     def run_fields(self) -> dict[str, Any]:
@@ -271,7 +266,7 @@ class FeatureInputs:
         return hashlib.sha256(self.features[samples].float().numpy().tobytes()).hexdigest()
 
 
-class NormalisedInputs:
+class NormalisedInputs(Inputs):
     """Standard normal tokens in the normalisation of each layer, with its gain and bias: any length, without a text.
 
     They are drawn on the CPU whatever the device. The first n tokens of a longer draw are the tokens of a shorter one:
@@ -285,10 +280,6 @@ class NormalisedInputs:
     def __init__(self, model: Model, seed: int = 0):
         """Store the model and the seed; tokens are drawn when they are needed."""
         self.model, self.seed, self.positions = model, seed, model.positions
-
-    def release(self) -> None:
-        """Drop the reference to the model; the fields of records are still available."""
-        del self.model
 
     def chunk(self, n: int, sample: int) -> TokenChunk:
         """Return a chunk of n tokens without ids."""
@@ -330,9 +321,6 @@ class NormalisedInputs:
             "drawn": f"standard normal in float32 on the CPU, {DRAW_BLOCK} tokens at a time, seed {self.seed}, "
             "then the layer's own normalisation",
         }
-
-
-Inputs = TextInputs | IdInputs | FeatureInputs | NormalisedInputs
 
 
 def adapt_to_model(model: Model, corpora: Sequence[Corpus], spec: ModelSpec) -> tuple[ModelSpec, list[str]]:
@@ -532,39 +520,6 @@ def resolve(model: Model, corpus: Corpus | None, spec: ModelSpec) -> ModelSpec:
             "heads": chosen_heads(model, spec) if spec.map_name == "head" else None,
         }
     )
-
-
-def run_fields(model: Model, corpus: Corpus | None, spec: ModelSpec) -> dict[str, Any]:
-    """Return the fields that all records of a run share, so that each record can be reproduced by itself."""
-    if spec.inputs == "text" and corpus is not None:
-        added = model.cutter(corpus, special_tokens=spec.adds_special_tokens).special_count
-        input_fields: dict[str, Any] = {
-            "inputs": "text",
-            "text": corpus.name,
-            "text_sha256": corpus.sha256,
-            "special_tokens": "add" if added else "none",
-        }
-    elif spec.inputs in ("text", "normalised"):
-        input_fields = NormalisedInputs(model, spec.seed).run_fields
-    else:
-        inputs = inputs_of(model, corpus, spec)
-        input_fields = inputs.run_fields
-        if isinstance(inputs, FeatureInputs):
-            input_fields["input_sha256"] = inputs.sha256(slice(None))
-    return {
-        "device": str(model.device),
-        "model_dtype": str(model.dtype).removeprefix("torch."),
-        "tokens": spec.tokens[0],
-        "cutting": spec.cutting,
-        "special_tokens": spec.special_tokens,
-        "tol": spec.tol,
-        "stop": spec.stop,
-        "max_steps": spec.max_steps,
-        "weights": model.source.get("weights"),
-        "source": dict(model.source),
-        **input_fields,
-        **provenance(),
-    }
 
 
 def chosen_layers(model: Model, spec: ModelSpec, own: Any = None) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from howsmooth.attack.norms import NORMS
 from howsmooth.lazy import deferred
+from howsmooth.norms import NORMS
 from howsmooth.questions.artefacts import FolderName, file_name, make_artefact_folder
 from howsmooth.questions.fields import Steps, names, numbers, option, whole
 from howsmooth.questions.question import Fields, Grid, Place, Question, every_map_and_sample

@@ -152,17 +152,12 @@ def _starts(n: int, restarts: int, seed: int) -> Tensor:
     return torch.cat([first.unsqueeze(0), isolated.unsqueeze(0), random])[:restarts]
 
 
-def describe(at: dict[str, Any]) -> str:
-    """Return the size in words."""
-    return f"a = {at['a']:g}"
-
-
 QUESTION = Question(
     spec=MaskedSpec,
     records=(MaskedRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.mean_field_tables:masked_tables"),
-    figure="howsmooth.report.mean_field_figures:masked_figure",
+    charts=deferred("howsmooth.report.mean_field_charts:masked_picture"),
     plots="constants against a",
     about="Compare Lipschitz constants of masked attention in the conditional distance d_p: the bound that is proved, "
     "the values that gradient ascent and the running mean attain, and whether the published bound, that of unmasked "
@@ -171,5 +166,5 @@ QUESTION = Question(
     noun="constant",
     grid=grid,
     together=("a",),
-    describe=describe,
+    describe=lambda at: f"a = {at['a']:g}",
 )

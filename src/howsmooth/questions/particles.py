@@ -358,17 +358,12 @@ def caveats(records: Sequence[Fields]) -> Iterator[str]:
             yield f"warning: {line} (stated in {record['example']})"
 
 
-OUTPUTS = {
-    "--animate": Output(
-        "An animation (gif): the tokens in motion.", "howsmooth.report.flow_figures:save_particle_animation"
-    )
-}
 QUESTION = Question(
     spec=ParticlesSpec,
     records=(ParticlesRecord, GrowthRecord),
     answer=answer,
     tables=deferred("howsmooth.report.flow_tables:particle_tables"),
-    figure="howsmooth.report.flow_figures:particle_figure",
+    charts=deferred("howsmooth.report.flow_charts:particle_picture"),
     page="howsmooth.report.flow_page:particle_page",
     plots="paths and instruments",
     about="Integrate tokens along depth, x' = Γ(x); see clusters, a polytope, hyperplanes or a collapse form.\n\n"
@@ -379,5 +374,7 @@ QUESTION = Question(
     check=lambda spec: spec.declaration,
     caveats=caveats,
     describe=progress_text,
-    outputs=OUTPUTS,
+    outputs={
+        "--animate": Output("An animation (gif): the tokens in motion.", "howsmooth.report.flow_charts:particle_frames")
+    },
 )

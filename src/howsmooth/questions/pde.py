@@ -288,7 +288,7 @@ QUESTION = Question(
     records=(DensityRecord, ComparisonRecord, RateRecord),
     answer=answer,
     tables=deferred("howsmooth.report.flow_tables:density_tables"),
-    figure="howsmooth.report.density_figures:density_figure",
+    charts=deferred("howsmooth.report.density_charts:density_picture"),
     plots="the densities",
     about="Integrate a density under ∂μ/∂t + div(μ Γ) = 0 on a grid; the scheme conserves mass and positivity.\n\n"
     "    EXAMPLE is a TOML file or an example of `flow particles`, whose attention is used (in the coordinates x); "
@@ -301,11 +301,9 @@ QUESTION = Question(
     outputs={
         "--plot-rate": Output(
             "A figure of the distances between particles and density.",
-            "howsmooth.report.density_figures:save_rate_figure",
+            "howsmooth.report.density_charts:rate_picture",
             check=check_rate,
         ),
-        "--animate": Output(
-            "An animation (gif): the densities.", "howsmooth.report.density_figures:save_density_animation"
-        ),
+        "--animate": Output("An animation (gif): the densities.", "howsmooth.report.density_charts:density_frames"),
     },
 )

@@ -80,17 +80,18 @@ def describe_place(at: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Output:
-    """A file that a command writes besides records, plot and page, from the records alone.
+    """A picture or an animation that a command draws besides its plot, from the records alone.
 
     Attributes:
         help: The help text of its option.
-        write: "module:name" of a function of (path, records, theme) that writes it.
+        charts: "module:name" of a function of records that returns the picture, None if there is none, or the panel of
+            each frame of an animation.
         check: Raises InputError for a spec whose records do not have what it shows.
         metavar: What the help shows for the file.
     """
 
     help: str
-    write: str
+    charts: str
     metavar: str = "FILE"
     check: Callable[[Any], None] | None = None
 
@@ -104,8 +105,8 @@ class Question:
         records: The types of its records; the first is that of most of them.
         answer: Yields the place and the fields of each record, for some places of a `Work`.
         tables: Returns what the terminal and the page show of its records.
-        charts: Returns the charts of its records (`howsmooth.report.chart`); None if nothing is drawn.
-        figure: "module:name" of a function (records, theme) -> matplotlib figure, in place of `charts`.
+        charts: Returns the picture of its records (`howsmooth.report.chart.Picture`), or panels in the default
+            arrangement; None if nothing is drawn.
         plots: What --plot shows, in words.
         noun: What a record is called when records are counted.
         about: Help text of the command: what it computes.
@@ -133,8 +134,7 @@ class Question:
     answer: Callable[[Work, Sequence[Place]], Iterator[tuple[Place, Fields]]]
     tables: Callable[[Sequence[Fields]], Sequence[RenderableType]]
     about: str
-    charts: Callable[[Sequence[Fields]], Sequence[Any]] | None = None
-    figure: str | None = None
+    charts: Callable[[Sequence[Fields]], Any] | None = None
     plots: str = ""
     noun: str = "record"
     places: Callable[[Any, Grid], Iterable[dict[str, Any]]] = every_map_and_sample
@@ -162,4 +162,4 @@ class Question:
     @property
     def draws(self) -> bool:
         """Whether its records can be drawn."""
-        return self.charts is not None or self.figure is not None
+        return self.charts is not None

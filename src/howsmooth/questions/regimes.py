@@ -109,17 +109,12 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
             )
 
 
-def describe(at: dict[str, Any]) -> str:
-    """Return the curve in words."""
-    return f"γR² = {at['gamma_r2']:g}"
-
-
 QUESTION = Question(
     spec=RegimesSpec,
     records=(RegimeRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.mean_field_tables:regimes_tables"),
-    figure="howsmooth.report.mean_field_figures:regimes_figure",
+    charts=deferred("howsmooth.report.mean_field_charts:regimes_picture"),
     plots="the constant against n",
     about="Compute the largest Lipschitz constant of n tokens at two points of the ball, exactly, for any n: it grows "
     "like √n·log n up to n* ≈ 3e^{2γR²} and is constant from there on. The bounds are shown beside it.\n\n"
@@ -127,5 +122,5 @@ QUESTION = Question(
     noun="point",
     grid=grid,
     together=("gamma_r2",),
-    describe=describe,
+    describe=lambda at: f"γR² = {at['gamma_r2']:g}",
 )

@@ -114,7 +114,7 @@ QUESTION = Question(
     records=(SplittingRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.mean_field_tables:splitting_tables"),
-    figure="howsmooth.report.mean_field_figures:heads_figure",
+    charts=deferred("howsmooth.report.mean_field_charts:heads_picture"),
     plots="heads × layers",
     about="Decide whether the measure of a text splits in the heads of a model: whether the constant grows if tokens "
     "are repeated and the copies may move apart.",

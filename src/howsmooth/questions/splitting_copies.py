@@ -10,16 +10,8 @@ from howsmooth.lazy import deferred
 from howsmooth.models.map_types import MAPS
 from howsmooth.questions.fields import option, whole
 from howsmooth.questions.question import Fields, Grid, Place, Question
-from howsmooth.questions.spec import (
-    CHUNK_FIELDS,
-    SOLVER_FIELDS,
-    Lengths,
-    ModelSpec,
-    Samples,
-    Tolerance,
-    about_maps,
-    map_among,
-)
+from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, about_maps, map_among
+from howsmooth.questions.splitting import SplittingSpec
 from howsmooth.records.schema import Count, ModelRecord, Number
 
 if TYPE_CHECKING:
@@ -28,7 +20,7 @@ if TYPE_CHECKING:
 _NAMES = tuple(name for name in MAPS if name not in ("head", "model"))
 
 
-class SplittingCopiesSpec(ModelSpec):
+class SplittingCopiesSpec(SplittingSpec):
     """Which maps and lengths, and how often the token occurs."""
 
     options: ClassVar[tuple[str, ...]] = (
@@ -44,9 +36,6 @@ class SplittingCopiesSpec(ModelSpec):
     map: Annotated[
         str, map_among(_NAMES), option(f"Map to measure: {about_maps(_NAMES)}.", metavar="|".join(_NAMES))
     ] = "attention"
-    lengths: Lengths = (64,)
-    samples: Samples = 1
-    tol: Tolerance = 1e-2
 
 
 class SplittingCopiesRecord(ModelRecord, kind="splitting copies"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import AfterValidator, ValidationInfo
 
@@ -63,11 +63,6 @@ class SplittingLineRecord(Record, kind="splitting line"):
     y: float
 
 
-def grid(spec: SplittingLineSpec) -> Iterator[dict[str, Any]]:
-    """Yield the one place: the whole square."""
-    yield {}
-
-
 def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
     """Compute the criterion on the square."""
     from howsmooth.lipschitz.criterion import line_splitting_grid
@@ -102,11 +97,11 @@ QUESTION = Question(
     records=(SplittingLineRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.mean_field_tables:line_tables"),
-    figure="howsmooth.report.mean_field_figures:line_figure",
+    charts=deferred("howsmooth.report.mean_field_charts:line_picture"),
     plots="the ratio in the plane of two atoms",
     about="Compute where two atoms on a line split, or three of which one is fixed: the ratio of both norms at each "
     "point of a square of positions.\n\n"
     "    One head in d = 1 with score a·x·y and V = 1; above ratio 1, repeated tokens have a larger constant.",
-    grid=grid,
+    grid=lambda spec: [{}],  # one place: the whole square
     describe=lambda at: "",
 )

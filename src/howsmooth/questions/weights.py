@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from howsmooth.dynamics.declaration import Example, InstrumentSettings, Integration, Tokens, read_example
 from howsmooth.errors import InputError
-from howsmooth.lazy import deferred
+from howsmooth.questions import particles
 from howsmooth.questions.fields import option, whole
-from howsmooth.questions.flows import POSITIVE, progress_text
-from howsmooth.questions.particles import (
-    FLOW_OPTIONS,
-    OUTPUTS,
-    FlowFields,
-    GrowthRecord,
-    ParticlesRecord,
-    caveats,
-    follow,
-)
-from howsmooth.questions.question import Fields, Grid, Place, Question
+from howsmooth.questions.flows import POSITIVE
+from howsmooth.questions.particles import FLOW_OPTIONS, FlowFields, follow
+from howsmooth.questions.question import Fields, Grid, Place
 from howsmooth.questions.spec import CHUNK_FIELDS, Lengths, ModelSpec, Samples
 
 if TYPE_CHECKING:
@@ -140,21 +133,15 @@ def flow_of(name: str, depth: int, layers: Sequence[int], head: int | None, x: T
     )
 
 
-QUESTION = Question(
+QUESTION = replace(
+    particles.QUESTION,
     spec=WeightsSpec,
-    records=(ParticlesRecord, GrowthRecord),
     answer=answer,
-    tables=deferred("howsmooth.report.flow_tables:particle_tables"),
-    figure="howsmooth.report.flow_figures:particle_figure",
-    page="howsmooth.report.flow_page:particle_page",
-    plots="paths and instruments",
     about="Move the tokens of a text by the attention of a model: one layer repeatedly, or several one after the other "
     "(by default all), without the rest of the Transformer layers.",
+    grid=None,
     places=places,
     together=("head", "sample"),
     check=lambda spec: spec.override(read_example("sphere")),
     needs_text=True,
-    caveats=caveats,
-    describe=progress_text,
-    outputs=OUTPUTS,
 )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from howsmooth.errors import InputError
-from howsmooth.reading import read_whole
+from howsmooth.reading import read_whole, replacing
 
 _FIELD = "checksum"
 _SEAL = f', "{_FIELD}": "'
@@ -175,12 +175,8 @@ class ExistingLines:
         target = Path(os.path.realpath(path))
         lines = target.read_bytes().split(b"\n")
         kept = [line for number, line in enumerate(lines, 1) if number not in self.left_out and line]
-        partial = target.with_name(f".{target.name}.partial")
-        try:
+        with replacing(target) as partial:
             partial.write_bytes(b"".join(line + b"\n" for line in kept))
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def read_lines(path: str | Path, check: Callable[[dict[str, Any]], object], what: str, begins: str) -> ExistingLines:

@@ -1,7 +1,8 @@
 """Tables, charts and pages made from records; nothing is computed here.
 
-`Table` and `Chart` describe what is shown. The modules `*_tables` and `charts` make them from records; `figure` draws
-charts with matplotlib, and `web_page` writes the HTML report, which draws their JSON.
+`Table` and `Picture` describe what is shown. The modules `*_tables`, `charts` and `*_charts` make them from records;
+`figure` draws pictures with matplotlib, the only module that makes figures, `embedding` puts
+them on a page, and `web_page` writes the HTML report.
 """
 
 from howsmooth.lazy import attach

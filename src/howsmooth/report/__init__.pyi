@@ -1,15 +1,17 @@
 from howsmooth.report.web_page import report_page as report_page
-from howsmooth.report.figure import growth_figure as growth_figure, bounds_figure as bounds_figure, draw as draw
+from howsmooth.report.figure import draw as draw
+from howsmooth.report.charts import growth_picture as growth_picture, bounds_picture as bounds_picture
 from howsmooth.report.style import figure_style as figure_style
 from howsmooth.report.figure import save_figure as save_figure
-from howsmooth.report.paper import write_figures as write_figures
+from howsmooth.report.paper import write_figures as write_figures, tightness_chart as tightness_chart
 from howsmooth.report.charts import (
     growth_charts as growth_charts,
     bounds_charts as bounds_charts,
-    tightness_chart as tightness_chart,
     heat_maps as heat_maps,
 )
 from howsmooth.report.chart import (
+    Picture as Picture,
+    Panel as Panel,
     Chart as Chart,
     Axis as Axis,
     Series as Series,

@@ -80,12 +80,7 @@ def token_charts(records: Records) -> list[Chart]:
         for index, ((method,), of_method) in enumerate(group_by(named, "method").items()):
             for success in (True, False):
                 drawn = [r for r in of_method if (r["success"] and r["verified"]) == success and r["value"] is not None]
-                style: dict[str, Any] = {
-                    "show_markers": True,
-                    "marker_index": index,
-                    "colour": index,
-                    "hollow_markers": not success,
-                }
+                style: dict[str, Any] = {"marker_index": index, "colour": index, "hollow_markers": not success}
                 label = method if success or len(drawn) == len(of_method) else ""
                 if drawn:
                     series.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from math import log
+from math import inf, log
 from typing import Any
 
 from rich.console import RenderableType
@@ -49,15 +49,15 @@ def worst_case_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     Each has the constants on the text, at the best start and after ascent, and an upper bound.
     """
     return [
-        _worst_cases(group) for group in _grouped(records, lambda r: (r["model"], r["special_tokens"], r["within"]))
+        _worst_cases(group) for group in _grouped(records, lambda r: (r["model"], r.get("special_tokens"), r["within"]))
     ]
 
 
 def _worst_cases(records: Sequence[dict[str, Any]]) -> Table:
     first = records[0]
     return Table(
-        f"{model_name(first['model'])}: the largest Lip that ascent found in {_SETS[first['within']]}"
-        f"{special_tokens_text(first)}",
+        f"{model_name(first['model'])}: the largest Lip that ascent found in "
+        f"{_SETS.get(first['within'], first['within'])}{special_tokens_text(first)}",
         [
             *_map_columns(records),
             Column("on text", lambda r: number(r["on_text"]["value"]), style="dim"),
@@ -66,24 +66,29 @@ def _worst_cases(records: Sequence[dict[str, Any]]) -> Table:
             Column(
                 f"interval, {confidence_text(records)}", lambda r: interval(r["lower"], r["upper"]), "left", wrap=False
             ),
-            Column("over text", lambda r: "" if r["over_text"] is None else ratio_text(log(r["over_text"]))),
-            Column("upper bound", lambda r: magnitude(r["upper_bound"]["log_value"]), style="dim"),
-            Column(
-                "tokens per point",
-                lambda r: (
-                    " + ".join(map(str, r["masses"][:_MAX_MASSES])) + (" + …" if len(r["masses"]) > _MAX_MASSES else "")
-                ),
-                "left",
-                wrap=False,
-            ),
+            Column("over text", lambda r: _ratio(r["over_text"])),
+            Column("upper bound", lambda r: _magnitude(r["upper_bound"]["log_value"]), style="dim"),
+            Column("tokens per point", lambda r: _masses(r.get("masses") or []), "left", wrap=False),
         ],
         records,
     )
 
 
+def _ratio(value: float | None) -> str:
+    return ratio_text(log(value)) if value is not None and 0 < value < inf else ""
+
+
+def _magnitude(log_value: float | None, digits: int = 3) -> str:
+    return "" if log_value is None else magnitude(log_value, digits)
+
+
+def _masses(masses: Sequence[int]) -> str:
+    return " + ".join(map(str, masses[:_MAX_MASSES])) + (" + …" if len(masses) > _MAX_MASSES else "")
+
+
 def ball_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     """Return a table of balls for each model: the certified upper bound, the largest constant found, their ratio."""
-    return [_balls(group) for group in _grouped(records, lambda r: (r["model"], r["special_tokens"]))]
+    return [_balls(group) for group in _grouped(records, lambda r: (r["model"], r.get("special_tokens")))]
 
 
 def _balls(records: Sequence[dict[str, Any]]) -> Table:
@@ -95,8 +100,8 @@ def _balls(records: Sequence[dict[str, Any]]) -> Table:
             Column("ε", lambda r: f"{r['eps']:g}", style="bold"),
             Column("at the text", lambda r: number(r["centre"]["value"]), style="dim"),
             Column("≥ found", lambda r: number(r["found"]["value"]), style="bold green"),
-            Column("≤ certified", lambda r: magnitude(r["log_certified"], 4), style="bold green"),
-            Column("ratio", lambda r: "" if r["tightness"] is None else ratio_text(log(r["tightness"]))),
+            Column("≤ certified", lambda r: _magnitude(r["log_certified"], 4), style="bold green"),
+            Column("ratio", lambda r: _ratio(r["tightness"])),
             Column("by", lambda r: r["method"], "left", wrap=False),
             Column("vacuous from ε =", lambda r: number(r["vacuous_eps"], 2), style="dim"),
         ],

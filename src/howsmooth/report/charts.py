@@ -9,22 +9,27 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
+from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
+from howsmooth.records.arrays import evenly_spaced
 from howsmooth.report.chart import (
     PALETTE_SIZE,
-    Annotation,
     Axis,
     Band,
     Chart,
     HeatMap,
     LineStyle,
+    Picture,
     ReferenceSlope,
     Series,
+    Tokens,
 )
+from howsmooth.report.colours import Colouring
 from howsmooth.report.rows import (
     BoundRow,
     bound_rows,
     by_quantity,
+    confidence_text,
     counted,
     laws_by_quantity,
     magnitude,
@@ -33,8 +38,8 @@ from howsmooth.report.rows import (
     none_first,
     number,
     scope_text,
-    signed_title,
     symbol,
+    token,
 )
 
 if TYPE_CHECKING:
@@ -45,6 +50,7 @@ LIPSCHITZ_LABEL = "local Lipschitz constant  ‖D$_X$f‖$_2$"
 _LINESTYLES: tuple[LineStyle, ...] = ("solid", "dashed", "dotted", "dashdot")
 METRICS: dict[str, Callable[[Iterable[float]], float]] = {"median over samples": median, "largest sample": max}
 _MAX_PANELS = 12
+_MAX_BOUND_ROWS = 3  # maps, each with its two panels in a row; more maps are two to a row
 _MAX_LEGEND_ENTRIES = 12
 _MAX_LOG_RATIO = math.log(1e5)  # a bound further from the constant, or from other bounds, is listed in a note
 _MAX_LOG = 700.0  # exp of more is not a float
@@ -75,6 +81,24 @@ def growth_charts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> 
     ]
 
 
+def growth_picture(records: Sequence[dict[str, Any]], laws: dict[tuple, Law] | None = None) -> Picture:
+    """Return the picture of `growth_charts`: one panel for each model.
+
+    Args:
+        records: Measurements, as `howsmooth.measure` returns them.
+        laws: Fitted laws by curve; by default those that `howsmooth.fits.growth_laws` fits.
+    """
+    charts = growth_charts(records, growth_laws(records) if laws is None else laws)
+    return Picture(charts, columns=len(charts), height=legend_height(charts))
+
+
+def legend_height(charts: Sequence[Chart]) -> float:
+    """Return the height in inches of panels whose legends are below them, with two entries in a line."""
+    entries = [sum(bool(series.label) for series in chart.series) for chart in charts]
+    lines = math.ceil(min(max(entries, default=0), _MAX_LEGEND_ENTRIES) / 2)
+    return 4.6 + 0.22 * (lines + any(chart.samples for chart in charts))
+
+
 def growth_chart(
     records: Sequence[dict[str, Any]],
     laws: dict[tuple, Law],
@@ -94,9 +118,12 @@ def growth_chart(
     law_by_map = {(key[layer], key[head]): law for key, law in laws.items()}
     groups = group_by(records, "layer", "head")
     keys = sorted((key for key in groups if any(is_drawable(record) for record in groups[key])), key=none_first)
-    labelled = set(_evenly_spaced(keys, max_labelled))
+    labelled = set(keys) if len(keys) <= max_labelled else set()
+    if 1 < max_labelled < len(keys):
+        labelled = {keys[k] for k in evenly_spaced(len(keys), max_labelled)}
     series = [
-        samples_series(groups[key], map_name(*key) if key in labelled else "", law_by_map.get(key)) for key in keys
+        samples_series(groups[key], map_name(*key) if key in labelled else "", law_by_map.get(key), name=map_name(*key))
+        for key in keys
     ]
     lengths = sorted({n for one in series for n in one.x})
     omitted, counts = sum(not is_drawable(record) for record in records), sample_count_text(records)
@@ -111,10 +138,12 @@ def growth_chart(
         reference_slopes=_REFERENCE_SLOPES if with_reference_slopes else (),
         legend_title="" if len(labelled) in (0, len(keys)) else f"{len(labelled)} of {len(keys)} maps named",
         notes=_omitted_note(omitted),
+        samples=counts,
+        confidence=confidence_text(records).removesuffix(" sure") if records[0].get("confidence") else "",
         caption=f"Marks are samples with their intervals ({counts}), lines their medians, dashed lines the "
         "fitted laws.",
         caption_without_details=f"Lines are medians over samples ({counts}), their colours from the first layer to "
-        "the last; choose a layer or head to see samples, intervals and laws.",
+        "the last.",
     )
 
 
@@ -142,8 +171,16 @@ def samples_series(
         label=label,
         law=law,
         omitted_count=len(records) - len(points),
+        details=[", ".join(_point_words(record)) for record in points],
         **{"has_samples": True, "show_markers": True, "linestyle": "solid", **style},
     )
+
+
+def _point_words(record: dict[str, Any]) -> list[str]:
+    return [
+        *([f"sample {record['sample']}"] if "sample" in record else []),
+        *([record["status"]] if "status" in record else []),
+    ]
 
 
 def is_drawable(record: dict[str, Any], y: str = "value") -> bool:
@@ -173,6 +210,24 @@ def check_panel_count(maps: int) -> None:
         raise InputError(
             f"expected at most {_MAX_PANELS} maps in one figure, got {maps}; choose some with --layers or --heads"
         )
+
+
+def bounds_picture(records: Sequence[dict[str, Any]], *, columns: int | None = None) -> Picture:
+    """Return the picture of `bounds_charts`: for each map, bounds at the measured tokens and on the worst case.
+
+    Args:
+        records: Bounds of one model, as `howsmooth.bound` returns them.
+        columns: Panels in a row; by default the two panels of a map are side by side.
+    """
+    maps = len({(record["layer"], record["head"]) for record in records})
+    check_panel_count(maps)
+    return Picture(
+        bounds_charts(records),
+        columns=columns or (2 if maps <= _MAX_BOUND_ROWS else 4),
+        height=4.0,
+        shared_legend=True,
+        title=f"{model_name(records[0]['model'])}: bounds and the measured constant",
+    )
 
 
 def bounds_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
@@ -345,117 +400,26 @@ def _heat_map(records: Sequence[dict[str, Any]], column: str, title: str, metric
         columns,
         layers,
         [[cells.get((layer, j)) for j in columns] for layer in layers],
+        show_values=True,
     )
 
 
-def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:
-    """Return the chart of bound / measured constant for each bound: median and range over maps, lengths and samples.
+def token_picture(words: Sequence[str], colourings: Sequence[Colouring], *, title: str = "") -> Picture:
+    """Return the picture of a text, once for each colouring.
 
-    Bounds at the measured tokens are above those on the worst case, which are about another constant. Returns None if
-    no record has a finite ratio.
+    Args:
+        words: The tokens.
+        colourings: What colours show, each with one number for each token.
+        title: A line above all of it.
+
+    Example:
+        >>> from howsmooth.report.colours import share_colouring
+        >>> picture = token_picture(["the", " bridge"], [share_colouring([0.9, 0.1])], title="layer 0")
+        >>> picture.panels[0].words
+        ['the', 'bridge']
     """
-    ratios: dict[tuple[bool, str], list[float]] = {}
-    for record in records:
-        if record["log_ratio"] is not None and math.isfinite(record["log_ratio"]):
-            ratios.setdefault((record["holds"] != "at X", signed_title(record)), []).append(record["log_ratio"])
-    if not ratios:
-        return None
-    order = sorted(ratios, key=lambda key: (key[0], median(ratios[key])), reverse=True)  # from the bottom to the top
-    drawn = [key for key in order if max(ratios[key]) < math.log(1e12)]
-    x_max = max([math.exp(max(ratios[key])) for key in drawn], default=10.0)
-    series, annotations = (
-        [Series([1, 1], [-0.5, len(order) - 0.5], linestyle="solid", linewidth=0.7, colour="foreground")],
-        [],
-    )
-    scopes = [scope_text(records[0], "at X"), "worst case"]
-    for row, key in enumerate(order):
-        worst, log_ratios = int(key[0]), ratios[key]
-        if key in drawn:
-            low, middle, high = (math.exp(value) for value in (min(log_ratios), median(log_ratios), max(log_ratios)))
-            series.append(
-                Series(
-                    [middle],
-                    [row],
-                    [low],
-                    [high],
-                    show_markers=True,
-                    marker_index=worst,
-                    colour=worst,
-                    horizontal_intervals=True,
-                )
-            )
-        else:
-            power = f"$10^{{{median(log_ratios) / math.log(10):.0f}}}$ →"
-            annotations.append(Annotation(x_max, row, power, "right", worst))
-    for worst in sorted({int(key[0]) for key in order}):
-        series.append(
-            Series(
-                (),
-                (),
-                label=f"bounds {'on the ' * worst}{scopes[worst]}",
-                show_markers=True,
-                marker_index=worst,
-                colour=worst,
-            )
-        )
-    return Chart(
-        model_name(records[0]["model"]),
-        Axis("bound / measured constant", "log"),
-        Axis("", tick_labels=[title for _, title in order]),
-        series,
-        annotations=annotations,
-    )
-
-
-def rate_chart(records: Sequence[dict[str, Any]], title: str) -> Chart:
-    """Return the chart of distances of particles to their limit against n.
-
-    It shows the geometric means over runs, the fitted power law, the slope n^(-1/2), and each run if there is only one
-    law.
-    """
-    runs = [run for record in records for run in record["runs"]]
-    n_min, n_max = min(run["n"] for run in runs), max(run["n"] for run in runs)
-    start = 0.6 * min(run["distance"] for run in runs) * (n_max / n_min) ** 0.5
-    series = []
-    for index, record in enumerate(records):
-        rate, counts = record["rate"], [run["n"] for run in record["runs"]]
-        ends = [min(counts), max(counts)]
-        groups = {n: [run["distance"] for run in record["runs"] if run["n"] == n] for n in sorted(set(counts))}
-        if len(records) == 1:
-            distances = [run["distance"] for run in record["runs"]]
-            series.append(Series(counts, distances, show_markers=True, hollow_markers=True, marker_index=0, colour=0))
-        series += [
-            Series(
-                list(groups),
-                [math.exp(sum(map(math.log, g)) / len(g)) for g in groups.values()],
-                show_markers=True,
-                marker_index=index,
-                colour=index,
-            ),
-            Series(
-                ends,
-                [rate["constant"] * n ** rate["exponent"] for n in ends],
-                linestyle="solid",
-                colour=index,
-                label=f"{record.get('label') or record['distance']}:  n$^{{{rate['exponent']:.2f}}}$",
-            ),
-        ]
-    series.append(
-        Series(
-            [n_min, n_max],
-            [start, start * (n_min / n_max) ** 0.5],
-            linestyle="dashed",
-            linewidth=1.2,
-            colour="muted",
-            label="n$^{-1/2}$, to compare",
-        )
-    )
-    return Chart(
-        title,
-        Axis("number n of particles", "log", sorted({run["n"] for run in runs})),
-        Axis("distance to the limit", "log"),
-        series,
-    )
+    shown = [token(word, 30) for word in words]
+    return Picture([Tokens(shown, colouring) for colouring in colourings], columns=1, width=10.0, title=title)
 
 
 def group_by(records: Sequence[dict[str, Any]], *names: str) -> dict[tuple, list[dict[str, Any]]]:
@@ -468,10 +432,3 @@ def group_by(records: Sequence[dict[str, Any]], *names: str) -> dict[tuple, list
 
 def _finite_or_none(upper: float | None) -> float | None:
     return upper if upper is not None and upper < 1e300 else None  # 1e300: close to overflow
-
-
-def _evenly_spaced(items: list, limit: int) -> list:
-    """Return at most `limit` of the items, evenly spaced, including the first and the last."""
-    if len(items) <= limit:
-        return items
-    return [items[round(index * (len(items) - 1) / (limit - 1))] for index in range(limit)] if limit > 1 else []

@@ -1,16 +1,18 @@
-"""Colours that the report, the explorer and notebooks share: the palette of series and the scale of tokens."""
+"""Colours that the report, the explorer and notebooks share: the themes and the scale of tokens."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-# Of assets/plot.js: contrast 3:1 on light and dark backgrounds.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7b7fd9", "#a87b00")
-SHARE_DECADES = 4  # range of the logarithmic scale below the largest share, as in assets/direction.js
+from howsmooth.report.rows import number
+
+SHARE_DECADES = 4  # range of the logarithmic scale below the largest share, as in assets/report.js
+_LEAST_DECADES = math.log10(2)  # of the scale of gains: equal ones must not look different
 GAIN_DECADES = SHARE_DECADES / 2  # a share is of a squared norm, a gain is a norm
 
 
@@ -25,6 +27,68 @@ def intensities(values: Sequence[float], decades: float = SHARE_DECADES) -> list
     if not 0 < top < math.inf:
         return [0.0] * len(values)
     return [max(0.0, 1 + math.log10(value / top) / decades) if value > 0 else 0.0 for value in values]
+
+
+@dataclass(frozen=True)
+class Colouring:
+    """Numbers of the tokens of a text, and the logarithmic scale of their colours.
+
+    Attributes:
+        title: What the numbers are.
+        values: One number for each token.
+        whole: The number that is 100 %: 1 for shares, the constant for gains.
+        decades: Range of the scale below the largest number.
+    """
+
+    title: str
+    values: tuple[float, ...]
+    whole: float
+    decades: float
+
+    @property
+    def intensities(self) -> list[float]:
+        """The position of each token on the scale, from 0 to 1."""
+        return intensities(self.values, self.decades)
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The two ends of the scale as percentages of the whole."""
+        top = max(self.values, default=0.0)
+        return self.percent(top / 10**self.decades), self.percent(top)
+
+    def percent(self, value: float) -> str:
+        """Return a number as a percentage of the whole.
+
+        Example:
+            >>> Colouring("gain", (2.0, 0.001), 4.0, 2).percent(2.0)
+            '50 %'
+        """
+        share = 100 * value / self.whole if self.whole > 0 else 0.0
+        return f"{share:.0f} %" if share >= 10 else f"{number(share, 2)} %" if share > 0 else "0 %"
+
+
+def share_colouring(shares: Sequence[float]) -> Colouring:
+    """Return the colouring by the share of each token in the worst direction; shares add up to one."""
+    return Colouring("Share of the worst direction", tuple(shares), 1.0, SHARE_DECADES)
+
+
+def gain_colouring(gains: Sequence[float], constant: float) -> Colouring:
+    """Return the colouring by the constant when only that token moves, relative to that when all move.
+
+    The scale begins at the smallest gain, since gains often differ by a small factor only; it has at most two decades.
+
+    Args:
+        gains: Norms of the block columns of J, as `howsmooth.token_gains` returns them.
+        constant: The norm of J.
+
+    Example:
+        >>> gain_colouring([1.0, 2.0, 4.0], 5.0).ends
+        ('20 %', '80 %')
+    """
+    positive = [gain for gain in gains if gain > 0]
+    spread = math.log10(max(positive) / min(positive)) if positive else 0.0
+    decades = min(max(spread, _LEAST_DECADES), GAIN_DECADES)
+    return Colouring("Constant when only this token moves, of that when all move", tuple(gains), constant, decades)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Draw charts with matplotlib, in the style of `howsmooth.report.style`.
+"""Draw pictures with matplotlib, in the style of `howsmooth.report.style`; `panels` draws each kind of panel.
 
 What is drawn has an id (`gid`), which is the id of its element in an SVG file; `c` is the index of the chart in the
 figure and `i` that of the series in the chart:
@@ -7,57 +7,38 @@ figure and `i` that of the series in the chart:
     chart-<c>-series-<i>            the line of a series
     chart-<c>-series-<i>-points     its markers
     chart-<c>-series-<i>-open       the triangles around points that are only lower bounds
-    chart-<c>-series-<i>-intervals  its intervals, without their caps
+    chart-<c>-series-<i>-intervals  its intervals
+    chart-<c>-series-<i>-caps-<k>   the lower and the upper ends of its intervals
     chart-<c>-series-<i>-range      the range of its samples, in styles that draw a band
     chart-<c>-series-<i>-law        its fitted law
     chart-<c>-series-<i>-key        the symbol of its entry in the legend
     chart-<c>-series-<i>-legend     the text of its entry in the legend
     chart-<c>-band-<i>              a band
     chart-<c>-cells                 the image of a heat map, whose cells divide it evenly
+    chart-<c>-token-<i>             the coloured rectangle of a token
 
 Where panels share a legend, an entry has the id of the first series with its label. `point_positions` returns where
-the points of all series are.
+the points of all series, cells and tokens are.
 """
 
 from __future__ import annotations
 
-import math
-import re
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from howsmooth.fits import growth_laws
-from howsmooth.lazy import deferred
-from howsmooth.report.chart import Axis, Chart, Colour, Series
-from howsmooth.report.charts import bounds_charts, check_panel_count, growth_charts
-from howsmooth.report.rows import exponent, model_name
-from howsmooth.report.style import (
-    STYLES,
-    THEMES,
-    Style,
-    Theme,
-    apply_theme,
-    characters,
-    current_style,
-    legend_options,
-    new_figure,
-    set_heading,
-)
-from howsmooth.report.ticks import length_ticks, separate_tick_labels, set_log_ticks, tick_text
+from howsmooth.errors import InputError
+from howsmooth.report.chart import Axis, Chart, HeatMap, Panel, Picture, Tokens
+from howsmooth.report.legends import draw_shared_legend
+from howsmooth.report.style import STYLES, THEMES, Theme, apply_theme, current_style, new_figure
+from howsmooth.report.texts import fit_label, wrap
+from howsmooth.report.ticks import separate_tick_labels, set_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from howsmooth.fits import Law
     from howsmooth.questions.question import Question
-
-MARKERS = ("o", "s", "^", "D", "v", "P")
-LINESTYLES = {"solid": "-", "dashed": (0, (5, 2.5)), "dotted": (0, (1, 1.8)), "dashdot": (0, (5, 2, 1, 2)), "": "none"}
-_MESSAGE_HEIGHT = 2.0  # inches, of a row of panels that contain only a message
-_MAX_NOTE_LINES = 2  # below a panel
-_MAX_BOUND_ROWS = 3  # maps, each with its two panels in a row; more maps are two to a row
+    from howsmooth.report.panels import Canvas
 
 
 def save_figure(figure: Figure, path: Any, *, format: str | None = None) -> None:
@@ -79,73 +60,18 @@ def draw_question(question: Question, records: Sequence[dict[str, Any]], *, them
         records: Its records.
         theme: Key of `THEMES`.
     """
-    if question.figure is not None:
-        figure: Figure = deferred(question.figure)(records, theme=theme)
-        return figure
     return draw([] if question.charts is None else question.charts(records), theme=theme)
 
 
-def growth_figure(records: Sequence[dict[str, Any]], laws: dict[tuple, Law], *, theme: str = "light") -> Figure:
-    """Draw `growth_charts`: Lip against n, one panel for each model.
+def draw(picture: Picture | Sequence[Panel], *, theme: str = "light") -> Figure:
+    """Draw a picture, in the style of `figure_style`.
 
     Args:
-        records: Measurements, as `howsmooth.measure` returns them.
-        laws: Fitted laws by curve, as `howsmooth.fits.growth_laws` returns them.
+        picture: The picture, or panels in the default arrangement.
         theme: Key of `THEMES`: "light" or "dark".
-    """
-    charts = growth_charts(records, laws)
-    legend_lines = max(math.ceil(sum(bool(series.label) for series in chart.series) / 2) for chart in charts)
-    return draw(charts, theme=theme, columns=len(charts), width=5.4, height=4.6 + 0.22 * legend_lines)
 
-
-def measure_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """Draw `growth_figure` with the laws of the records."""
-    return growth_figure(records, growth_laws(records), theme=theme)
-
-
-def bounds_figure(records: Sequence[dict[str, Any]], *, theme: str = "light", columns: int | None = None) -> Figure:
-    """Draw `bounds_charts`: for each map of one model, bounds at the measured tokens and on the worst case.
-
-    Args:
-        records: Bounds, as `howsmooth.bound` returns them.
-        theme: Key of `THEMES`: "light" or "dark".
-        columns: Panels in a row; by default the two panels of a map are side by side.
-    """
-    maps = len({(record["layer"], record["head"]) for record in records})
-    check_panel_count(maps)
-    return draw(
-        bounds_charts(records),
-        theme=theme,
-        columns=columns or (2 if maps <= _MAX_BOUND_ROWS else 4),
-        width=5.4,
-        height=4.0,
-        shared_legend=True,
-        title=f"{model_name(records[0]['model'])}: bounds and the measured constant",
-    )
-
-
-def draw(
-    charts: Sequence[Chart],
-    *,
-    theme: str = "light",
-    columns: int = 3,
-    width: float = 5.4,
-    height: float = 4.6,
-    title: str = "",
-    many_panels: bool = False,
-    shared_legend: bool = False,
-) -> Figure:
-    """Draw charts as panels of one figure, row by row, in the style of `figure_style`.
-
-    Args:
-        charts: One chart for each panel.
-        theme: Key of `THEMES`: "light" or "dark".
-        columns: Largest number of panels in a row.
-        width: Width of a panel on a screen, in inches.
-        height: Height of a panel on a screen, in inches.
-        title: Title above all panels.
-        many_panels: Whether there are many small panels, which have smaller text on a screen.
-        shared_legend: Whether there is one legend for all panels instead of one for each.
+    Raises:
+        InputError: If there are no panels.
 
     Example:
         >>> from howsmooth.report import Series
@@ -154,379 +80,127 @@ def draw(
         >>> [panel.get_title(loc="left") for panel in figure.axes]
         ['A model']
     """
-    colours, style = THEMES[theme], current_style(many_panels=many_panels)
-    columns = min(columns, len(charts), style.max_columns)
-    n_rows = math.ceil(len(charts) / columns)
-    rows = [charts[i * columns : (i + 1) * columns] for i in range(n_rows)]
-    heights = [_MESSAGE_HEIGHT if all(chart.message for chart in row) else height for row in rows]
-    legend_below = shared_legend or (len(charts) == 1 and style is not STYLES["screen"])
-    extra_height = 1.2 if shared_legend else 0.5 if title else 0.0
-    figure = new_figure(max(6.4, width * columns), sum(heights) + extra_height, colours, rows=n_rows, style=style)
-    panels = list(figure.subplots(n_rows, columns, squeeze=False, gridspec_kw={"height_ratios": heights}).flatten())
-    panel_width = figure.get_figwidth() / columns
-    for index, (panel, chart) in enumerate(zip(panels, charts, strict=False)):
-        panel.set_gid(f"chart-{index}")
-        _draw_panel(panel, chart, colours, style, panel_width, own_legend=not legend_below)
-        heading = _wrap(chart.title, 0.88 * panel_width, style.title_size)
-        panel.set_title(heading, color=colours["foreground"], fontsize=style.title_size, fontweight="bold", loc="left")
-        left = charts[index - 1] if index % columns else None
-        if not chart.message and (left is None or left.y_axis.label != chart.y_axis.label):
-            share = 0.75 if not legend_below or style is not STYLES["slides"] else 0.5  # of the height, for a panel
-            label = _fit_label(chart.y_axis.label, share * figure.get_figheight() / n_rows, style.label_size)
-            panel.set_ylabel(label, color=colours["foreground"], fontsize=style.label_size)
-    for panel in panels[len(charts) :]:
-        panel.set_visible(False)
+    from howsmooth.report.panels import Canvas, draw_colour_bars
+
+    picture = Picture.of(picture)
+    charts, colours, style = picture.panels, THEMES[theme], current_style(many_panels=picture.many_panels)
+    if not charts:
+        raise InputError("expected something to draw, got no panel; see the tables of these records")
+    rows = _arrangement(picture, style.max_columns)
+    columns, one_row = len(rows[0]), [index for index in rows[0] if index is not None]
+    heights = [
+        picture.height
+        if picture.mosaic
+        else max(charts[index].row_height(picture.width, picture.height) for index in row if index is not None)
+        for row in rows
+    ]
+    legend_below = picture.shared_legend or (len(charts) == 1 and style is not STYLES["screen"])
+    extra_height = 1.2 if picture.shared_legend else 0.5 if picture.title else 0.0
+    size = max(6.4, picture.width * columns), sum(heights) + extra_height
+    figure = new_figure(*size, colours, rows=1 if picture.mosaic else len(rows), style=style)
+    ratios = picture.width_ratios or [1.0] * columns
+    grid = figure.add_gridspec(len(rows), columns, height_ratios=heights, width_ratios=ratios)
+    panels = []
+    for index, chart in enumerate(charts):
+        places = [(i, j) for i, row in enumerate(rows) for j, shown in enumerate(row) if shown == index]
+        (top, left), (bottom, right) = places[0], places[-1]
+        panel = figure.add_subplot(grid[top : bottom + 1, left : right + 1], gid=f"chart-{index}")
+        panels.append(panel)
+        share = sum(ratios[left : right + 1]) / sum(ratios)
+        width = figure.get_figwidth() * share
+        canvas = Canvas(colours, style, f"chart-{index}", width, share * size[0], own_legend=not legend_below)
+        height = figure.get_figheight() * (bottom + 1 - top) / len(rows)
+        draw_panel(panel, chart, canvas, height * (0.5 if legend_below and style is STYLES["slides"] else 0.75))
+        before = rows[top][left - 1] if left else None
+        if before is not None and _y_label(charts[before]) == _y_label(chart):
+            panel.set_ylabel("")
+            if isinstance(chart, HeatMap) and panel.get_ylim() == panels[before].get_ylim():
+                panel.tick_params(labelleft=False)
+    draw_colour_bars(figure, list(zip(panels, charts, strict=True)), colours, style)
     if legend_below:
-        _draw_shared_legend(figure, panels[: len(charts)], max(columns, style.legend_columns), colours, style)
-    if title:
-        set_heading(figure, title, colours)
+        draw_shared_legend(figure, panels, max(len(one_row), style.legend_columns), colours, style)
+    if picture.title:
+        text = wrap(picture.title, 0.98 * figure.get_figwidth(), style.heading_size, 3)
+        options: dict[str, Any] = {"fontsize": style.heading_size, "fontweight": "bold"}
+        figure.suptitle(text, color=colours["foreground"], x=0.01, ha="left", **options)
     return separate_tick_labels(figure)
 
 
-def _draw_shared_legend(figure: Figure, panels: Sequence[Axes], columns: int, colours: Theme, style: Style) -> None:
-    """Draw one legend below all panels; equal entries of several panels appear once."""
-    entries: dict[str, Any] = {}
-    for panel in panels:
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    if entries:
-        legend = figure.legend(
-            entries.values(),
-            entries.keys(),
-            loc="outside lower center",
-            ncols=min(columns, 3),
-            **legend_options(colours, style),
-        )
-        _identify(legend, list(entries.values()))
+def _arrangement(picture: Picture, most: int) -> list[list[int | None]]:
+    """Return the index of the panel in each column of each row; None where there is none."""
+    if picture.mosaic:
+        letters = list(dict.fromkeys(picture.mosaic.replace(";", "")))
+        return [[letters.index(letter) for letter in row] for row in picture.mosaic.split(";")]
+    count = len(picture.panels)
+    columns = min(picture.columns, count, most)
+    starts = range(0, count, columns)
+    return [[i if i < count else None for i in range(start, start + columns)] for start in starts]
 
 
-def _identify(legend: Any, handles: Sequence[Any]) -> None:
-    """Give the entries of a legend the ids of their series."""
-    for handle, key, text in zip(handles, legend.legend_handles, legend.get_texts(), strict=True):
-        if gid := (handle.get_gid() or "").removesuffix("-key"):
-            if handle.get_gid() != gid:
-                handle.set_gid(None)  # an empty line, for the legend alone
-            key.set_gid(f"{gid}-key")
-            text.set_gid(f"{gid}-legend")
+def draw_panel(panel: Axes, chart: Panel, canvas: Canvas, height: float) -> None:
+    """Draw one panel, with its title and the labels of its axes.
+
+    Args:
+        panel: Where it is drawn.
+        chart: What it shows.
+        canvas: How it is drawn.
+        height: Height in inches for the label of the y-axis.
+    """
+    from howsmooth.report.panels import DRAWN_BY
+
+    DRAWN_BY[type(chart)](panel, chart, canvas)
+    style, colour = canvas.style, canvas.theme["foreground"]
+    heading = wrap(chart.title, 0.8 * canvas.width, style.title_size)  # bold, and beside the labels of the axis
+    panel.set_title(heading, color=colour, fontsize=style.title_size, fontweight="bold", loc="left")
+    if isinstance(chart, (Chart, HeatMap)) and panel.get_yticks().size:  # no message in its place
+        for axis, declared, room in (("x", chart.x_axis, 0.95 * canvas.width), ("y", chart.y_axis, height)):
+            label = fit_label(declared.label, room, style.label_size)
+            getattr(panel, f"set_{axis}label")(label, color=colour, fontsize=style.label_size)
 
 
-def point_positions(figure: Figure, charts: Sequence[Chart]) -> list[list[list[tuple[float, float]]]]:
-    """Return where the points of each series of each chart are in the SVG file of a figure that `draw` returned.
+def _y_label(chart: Panel) -> str | None:
+    return chart.y_axis.label if isinstance(chart, (Chart, HeatMap)) else None
+
+
+def point_positions(figure: Figure, charts: Sequence[Panel]) -> list[list[list[tuple[float, float]]]]:
+    """Return where the points of each panel are in the SVG file of a figure that `draw` returned.
 
     Returns:
-        For each chart and series, x and y of each point in the units of the file's `viewBox`, from the upper left
-        corner, to within a unit. For a series of samples these are the samples.
+        For each panel lists of x and y in the units of the file's `viewBox`, from the upper left corner, to within a
+        unit: for a chart a list for each series (of samples, where it has samples); for a heat map the centres of the
+        cells of each row, then a list for each of its series; for tokens one list with the centre of each.
     """
     figure.draw_without_rendering()
     scale, height = 72 / figure.dpi, 72 * figure.get_figheight()
     panels = {panel.get_gid(): panel for panel in figure.axes}
-    return [
-        [
-            [(scale * x, height - scale * y) for x, y in panels[f"chart-{index}"].transData.transform(points)]
-            if (points := list(zip(series.x, series.y, strict=True)))
-            else []
-            for series in chart.series
-        ]
-        for index, chart in enumerate(charts)
-    ]
+
+    def positions(panel: Axes, points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+        return [(scale * x, height - scale * y) for x, y in panel.transData.transform(points)] if points else []
+
+    found = []
+    for index, chart in enumerate(charts):
+        panel = panels[f"chart-{index}"]
+        found.append([positions(panel, points) for points in _points(panel, chart)])
+    return found
 
 
-def _wrap(text: str, width: float, size: float) -> str:
-    """Break the lines of a text so that they fit into a width in inches, and typeset its powers."""
-    return _typeset("\n".join(textwrap.fill(line, characters(width, size)) for line in text.split("\n")))
-
-
-def _fit_notes(chart: Chart, width: float, size: float) -> list[str]:
-    """Return the notes of a chart, broken to a width in inches; the short ones if these take more than two lines."""
-    notes = [_wrap(note, width, size) for note in chart.notes]
-    if chart.short_notes and sum(note.count("\n") + 1 for note in notes) > _MAX_NOTE_LINES:
-        return [_wrap(note, width, size) for note in chart.short_notes]
-    return notes
-
-
-def _fit_label(label: str, height: float, size: float) -> str:
-    """Break an axis label at the double space nearest its middle if it is longer than a height in inches."""
-
-    def shown(text: str) -> int:
-        return len(re.sub(r"\$[_^]\{?([^$}]*)\}?\$", r"\1", text))
-
-    parts = label.split("  ")
-    if shown(label) <= characters(height, size) or len(parts) == 1:
-        return label
-    broken = [("  ".join(parts[:k]), "  ".join(parts[k:])) for k in range(1, len(parts))]
-    return "\n".join(min(broken, key=lambda lines: max(map(shown, lines))))
-
-
-def _typeset(text: str) -> str:
-    """Write powers and roots in the notation of matplotlib: n^0.25 as n$^{0.25}$."""
-    return re.sub(r"(?<=\w)\^(-?[\d.]+\d|\d)", r"$^{\1}$", text).replace("√n", "$\\sqrt{n}$")
-
-
-def _draw_panel(panel: Axes, chart: Chart, colours: Theme, style: Style, panel_width: float, own_legend: bool) -> None:
-    apply_theme(panel, colours, style)
-    if chart.message:
-        _draw_message(panel, _typeset(chart.message), colours, style)
-        return
-    for axis, declared in ((panel.xaxis, chart.x_axis), (panel.yaxis, chart.y_axis)):
-        if declared.scale == "log":
-            getattr(panel, f"set_{axis.axis_name}scale")("log")
-    panel.set_xlabel(chart.x_axis.label, color=colours["foreground"], fontsize=style.label_size)
-    samples = [series for series in chart.series if series.has_samples]
-    gid = panel.get_gid()
-    for index, band in enumerate(chart.bands):
-        panel.fill_between(
-            band.x,
-            band.lower,
-            band.upper,
-            color=colours["grid"],
-            alpha=0.55,
-            linewidth=0,
-            zorder=0,
-            label=band.label or None,
-            gid=f"{gid}-band-{index}",
-        )
-    palette_index = 0  # counts only the series that do not choose their colour
-    for index, series in enumerate(chart.series):
-        colour, marker = _colour_and_marker(series, palette_index, len(samples), colours)
-        palette_index += series.colour is None
-        _draw_series(panel, series, colour, marker, chart.is_detailed, style, f"{gid}-series-{index}")
-    reference_lines = chart.reference_lines()
-    for index, (series, _) in enumerate(reference_lines):
-        _draw_series(panel, series, colours["muted"], "", chart.is_detailed, style, f"{gid}-slope-{index}")
-    for annotation in (*chart.annotations, *(annotation for _, annotation in reference_lines)):
-        panel.annotate(
-            _typeset(annotation.text),
-            (annotation.x, annotation.y),
-            xytext=(6 if annotation.align == "left" else 0, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=style.tick_size,
-            color=_resolve_colour(annotation.colour, colours),
-            ha=annotation.align,
-            annotation_clip=False,
-        )
-    if chart.corner_text:
-        panel.text(
-            0.03,
-            0.97,
-            _typeset(chart.corner_text),
-            transform=panel.transAxes,
-            va="top",
-            fontsize=style.legend_size,
-            color=colours["foreground"],
-        )
-    _set_limits(panel, chart)
-    for axis, declared in ((panel.xaxis, chart.x_axis), (panel.yaxis, chart.y_axis)):
-        _set_ticks(axis, declared)
-    if own_legend:
-        _draw_legend(panel, chart, colours, style, panel_width)
-    elif chart.notes:
-        panel.annotate(
-            "\n".join(_fit_notes(chart, 0.9 * panel_width, style.legend_size)),
-            (0, 0),
-            xytext=(0, -3.4 * style.label_size),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            va="top",
-            fontsize=style.legend_size,
-            color=colours["muted"],
-            annotation_clip=False,
-        )
-
-
-def _draw_series(
-    panel: Axes, series: Series, colour: Any, marker: str, is_detailed: bool, style: Style, gid: str
-) -> None:
-    line_only = series.has_samples and not is_detailed
-    x, y = series.medians() if series.has_samples else (series.x, series.y)
-    width = (0.6 if line_only else series.linewidth) * style.line_scale
-    if series.linestyle and len(x) > (1 if series.show_markers else 0):
-        panel.plot(
-            x,
-            y,
-            linestyle=LINESTYLES[series.linestyle],
-            color=colour,
-            linewidth=width,
-            zorder=2,
-            marker="_" if len(x) == 1 else None,
-            markersize=14,
-            markeredgewidth=2,
-            gid=gid,
-        )
-    if series.has_samples and is_detailed and style.samples_as_band:
-        low, high = series.ranges()
-        panel.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0, gid=f"{gid}-range")
-        panel.plot(x, y, marker, color=colour, markersize=style.marker_size, gid=f"{gid}-points")
-    elif series.show_markers and not line_only:
-        _draw_markers(panel, series, colour, marker, style, gid)
-    law = series.law if series.law is not None and series.law.shown and not line_only else None
-    if law is not None:
-        # A rejected law is not drawn: a line through the points would suggest that it fits.
-        ends = [min(series.x), max(series.x)]
-        panel.plot(
-            ends,
-            [law.at(n) for n in ends],
-            linestyle=LINESTYLES[series.law_linestyle],
-            color=colour,
-            linewidth=1.3 * style.line_scale,
-            zorder=2,
-            gid=f"{gid}-law",
-        )
-    if series.label:
-        # An empty line makes the legend entry, which combines the line style and the marker.
-        power = f":  n$^{{{exponent(series.law)}}}$" if exponent(series.law) and "n^" not in series.label else ""
-        panel.plot(
-            [],
-            [],
-            linestyle=LINESTYLES[series.linestyle or (series.law_linestyle if law else "")],
-            color=colour,
-            marker=marker if series.show_markers and not line_only else None,
-            markersize=style.marker_size,
-            linewidth=width,
-            markeredgewidth=0.8 if series.hollow_markers else 0,
-            markerfacecolor="none" if series.hollow_markers else colour,
-            label=_typeset(series.label) + power,
-            gid=f"{gid}-key",
-        )
-
-
-def _draw_markers(panel: Axes, series: Series, colour: Any, marker: str, style: Style, gid: str) -> None:
-    values = series.x if series.horizontal_intervals else series.y
-    errors: tuple[list[float], list[float]] | None = None
-    if series.lower and not series.hollow_markers:
-        errors = (
-            [
-                max(0.0, value - low) if low is not None else 0.0
-                for value, low in zip(values, series.lower, strict=True)
-            ],
-            [
-                max(0.0, high - value) if high is not None else 0.0
-                for value, high in zip(values, series.upper, strict=True)
-            ],
-        )
-        # Without an upper end the point is only a lower bound: a triangle around it instead of an error bar.
-        lower_bounds = [
-            (x, y)
-            for x, y, low, high in zip(series.x, series.y, series.lower, series.upper, strict=True)
-            if high is None and low is not None
-        ]
-        panel.plot(
-            *zip(*lower_bounds, strict=True) if lower_bounds else ((), ()),
-            "^",
-            color=colour,
-            markersize=1.8 * style.marker_size,
-            markerfacecolor="none",
-            zorder=3,
-            label="lower bound only" if lower_bounds and series.label else None,
-            gid=f"{gid}-open",
-        )
-    points, _, intervals = panel.errorbar(
-        series.x,
-        series.y,
-        xerr=errors if series.horizontal_intervals else None,
-        yerr=None if series.horizontal_intervals else errors,
-        fmt=marker,
-        color=colour,
-        markersize=style.marker_size,
-        markeredgewidth=0.8 if series.hollow_markers else 0,
-        alpha=0.85,
-        markerfacecolor="none" if series.hollow_markers else colour,
-        elinewidth=1,
-        capsize=0.4 * style.marker_size,
-        zorder=3,
-    )
-    points.set_gid(f"{gid}-points")
-    for interval in intervals:
-        interval.set_gid(f"{gid}-intervals")
-
-
-def _draw_message(panel: Axes, message: str, colours: Theme, style: Style) -> None:
-    text = "\n".join("\n".join(textwrap.wrap(part, 62)[:7]) for part in message.split("\n"))
-    panel.text(
-        0.03, 0.95, text, transform=panel.transAxes, va="top", fontsize=style.legend_size, color=colours["foreground"]
-    )
-    panel.set(xticks=[], yticks=[], facecolor=colours["grid"])
-
-
-def _set_ticks(axis: Any, declared: Axis) -> None:
-    """Set the ticks of an axis whose limits are known."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
-
-    if declared.tick_labels:
-        axis.set_ticks(range(len(declared.tick_labels)), declared.tick_labels)
-    elif declared.scale == "exponents":
-        axis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-        axis.set_major_formatter(FuncFormatter(lambda power, _: "1" if abs(power) < 1e-9 else f"$10^{{{power:.0f}}}$"))
-    elif declared.ticks:
-        axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
-        axis.set_ticks(length_ticks(declared.ticks))
-    elif declared.scale == "log":
-        set_log_ticks(axis, *axis.get_view_interval())
-    else:
-        axis.set_major_locator(MaxNLocator(5, integer=declared.integer_ticks))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(round(value, 12))))
-    axis.set_minor_locator(NullLocator())
-
-
-def _set_limits(panel: Axes, chart: Chart) -> None:
-    for axis, name in ((chart.x_axis, "x"), (chart.y_axis, "y")):
-        if axis.lower_limit is not None or axis.upper_limit is not None:
-            getattr(panel, f"set_{name}lim")(axis.lower_limit, axis.upper_limit)
-    if chart.x_axis.scale == "log" and len(chart.x_axis.ticks) == 1:
-        panel.set_xlim(chart.x_axis.ticks[0] / 2, chart.x_axis.ticks[0] * 2)
-
-
-def _draw_legend(panel: Axes, chart: Chart, colours: Theme, style: Style, panel_width: float) -> None:
-    for line in _fit_notes(chart, 0.9 * panel_width, style.legend_size):
-        panel.plot([], [], " ", label=line)
-    if not panel.get_legend_handles_labels()[0]:
-        return
-    place = (0.5, -3.4) if style.legend_columns > 1 else (-0.08, -3.2)  # in widths of the panel, in font sizes below it
-    legend = panel.legend(
-        title=chart.legend_title or None,
-        handlelength=2.2,
-        ncols=min(style.legend_columns, 2),
-        loc="upper center" if style.legend_columns > 1 else "upper left",
-        bbox_to_anchor=(place[0], 0.0),
-        borderaxespad=-place[1] * style.label_size / style.legend_size,
-        labelspacing=0.35,
-        **legend_options(colours, style),
-    )
-    _identify(legend, panel.get_legend_handles_labels()[0])
-    legend.get_title().set(color=colours["muted"], fontsize=style.legend_size)
+def _points(panel: Axes, chart: Panel) -> list[list[tuple[float, float]]]:
+    """Return the points of a panel in the coordinates of its axes."""
+    if isinstance(chart, Tokens):
+        cells = [patch for patch in panel.patches if "-token-" in (patch.get_gid() or "")]
+        return [[tuple(cell.get_center()) for cell in cells]]  # type: ignore[attr-defined]
+    found = []
+    if isinstance(chart, HeatMap):
+        xs, ys = chart.cells()
+        found += [[(x, y) for x in xs] for y in ys]
+    if isinstance(chart, (Chart, HeatMap)):
+        found += [list(zip(series.x, series.y, strict=True)) for series in chart.series]
+    return found
 
 
 def format_length_axes(panel: Axes, records: Sequence[dict[str, Any]], colours: Theme) -> None:
     """Format a panel that was drawn directly with matplotlib: ticks at the records' lengths, a logarithmic y-axis."""
     panel.set_xlabel("length n (tokens)")
     apply_theme(panel, colours)
-    _set_ticks(panel.xaxis, Axis("", ticks=sorted({record["n"] for record in records})))
-    _set_ticks(panel.yaxis, Axis("", "log"))
-
-
-def series_colours(count: int, colours: Theme) -> list[Any]:
-    """Return colours for `count` series: from the palette for a few, from a sequential colour map for many."""
-    if count <= len(colours["palette"]):
-        return list(colours["palette"][:count])
-    return [_resolve_colour(index / (count - 1), colours) for index in range(count)]
-
-
-def _colour_and_marker(series: Series, index: int, count: int, colours: Theme) -> tuple[Any, str]:
-    marker = MARKERS[
-        (series.marker_index if series.marker_index is not None else index if count <= len(MARKERS) else 0) % 6
-    ]
-    if series.colour is not None:
-        return _resolve_colour(series.colour, colours), marker
-    return series_colours(max(count, 1), colours)[index] if index < max(count, 1) else _resolve_colour(
-        index % 6, colours
-    ), marker
-
-
-def _resolve_colour(colour: Colour, colours: Theme) -> Any:
-    if isinstance(colour, str):
-        return colours[colour]
-    if isinstance(colour, int):
-        return colours["palette"][colour % len(colours["palette"])]
-    from matplotlib import colormaps
-
-    return colormaps["viridis"](0.1 + 0.8 * colour)
+    set_ticks(panel.xaxis, Axis("", ticks=sorted({record["n"] for record in records})))
+    set_ticks(panel.yaxis, Axis("", "log"))

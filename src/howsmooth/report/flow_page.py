@@ -9,25 +9,34 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
 from howsmooth.questions.flows import of_kind
-from howsmooth.report.chart import PALETTE_SIZE
-from howsmooth.report.flow_figures import COUNTS, SIZES, SMALLEST_SIZE, depth_of, paths_of
+from howsmooth.report.chart import PALETTE_SIZE, Axis, Chart, LineStyle, Series, drawable
+from howsmooth.report.embedding import embed_json, panel_html
+from howsmooth.report.flow_charts import COUNTS, SIZES, SMALLEST_SIZE, depth_of, paths_of
 from howsmooth.report.flow_tables import depth_label, depth_runs, flows_of, plateau_lines
 from howsmooth.report.rows import model_name, token
-from howsmooth.report.web_page import embed_json, render
+from howsmooth.report.web_page import render
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 _ASINH_RATIO = 40.0  # coordinates that grow by more than this factor are drawn on an asinh scale
-_DASHES = {"-": 0, "--": 1, "-.": 1, ":": 2}
+_CHART_HEIGHT = 2.2  # inches, of 5.4 inches of width
 
 
 def flow_page(scenes: Sequence[dict[str, Any]]) -> str:
     """Return the HTML page of one or several scenes, as `particle_scene` and `depth_scene` return them."""
     if not scenes:
         raise InputError("expected at least one flow to show, got none")
-    return render("flow.html", ("flow.js",), data=embed_json(list(scenes)))
+    drawn = [
+        [
+            panel_html(chart, _CHART_HEIGHT, name=f"scene-{place}-chart-{index}")
+            for index, chart in enumerate(scene["charts"])
+        ]
+        for place, scene in enumerate(scenes)
+    ]
+    data = [{**scene, "charts": [_curves_of(chart) for chart in scene["charts"]]} for scene in scenes]
+    return render("flow.html", ("report.js", "flow.js"), data=embed_json(data), scenes=drawn)
 
 
 def particle_page(records: Sequence[dict[str, Any]]) -> str:
@@ -41,7 +50,7 @@ def depth_page(records: Sequence[dict[str, Any]]) -> str:
 
 
 def particle_scene(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the scene of a flow of particles, coloured by their final cluster, as JSON for `flow_page`.
+    """Return the scene of a flow of particles, coloured by their final cluster, for `flow_page`.
 
     Args:
         records: Records of kind "particles", one for each saved depth.
@@ -76,8 +85,8 @@ def particle_scene(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         token_colours,
         sequential,
         [
-            _chart("How many", _curves(records, COUNTS), log=True, steps=True),
-            _chart("How large", _curves(records, SIZES), log=True, minimum=SMALLEST_SIZE),
+            _chart("How many", _curves(records, COUNTS, steps=True), depths, log=True),
+            _chart("How large", _curves(records, SIZES, minimum=SMALLEST_SIZE), depths, log=True),
         ],
         title=last["title"],
         choice=last["title"],
@@ -89,7 +98,7 @@ def particle_scene(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def depth_scene(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the scene of a text passing through the layers of a model, coloured by position, as JSON for `flow_page`.
+    """Return the scene of a text passing through the layers of a model, coloured by position, for `flow_page`.
 
     Args:
         records: One record for each depth.
@@ -133,65 +142,95 @@ def depth_scene(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     )
 
 
-def _depth_charts(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    def curve(key: str, name: str, colour: int, dash: int = 0) -> dict[str, Any]:
-        return _curve(name, [record[key] for record in records], colour, dash)
+def _depth_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
+    def curve(key: str, name: str, colour: int, linestyle: LineStyle = "solid") -> Series:
+        return _curve(depths, name, [record[key] for record in records], colour, linestyle)
 
-    tolerances = records[0]["tolerances"]
+    depths, tolerances = [depth_of(record) for record in records], records[0]["tolerances"]
     charts = [
         _chart(
             "Growth of a perturbation",
             [
                 curve("value", "σ₁ of all layers so far", 0),
-                curve("product", "product of layers", 1, 1),
-                curve("own", "each layer alone", 3, 2),
+                curve("product", "product of layers", 1, "dashed"),
+                curve("own", "each layer alone", 3, "dotted"),
                 curve("relative", "relative to the tokens", 2),
             ],
+            depths,
             log=True,
         ),
         _chart(
             "Directions",
             [
                 curve("cosine", "mean cosine of two tokens", 0),
-                curve("cosine_without_sink", "without the sink", 0, 1),
+                curve("cosine_without_sink", "without the sink", 0, "dashed"),
                 curve("to_mean", "distance from mean", 1),
-                curve("to_mean_without_sink", "without the sink", 1, 1),
+                curve("to_mean_without_sink", "without the sink", 1, "dashed"),
             ],
+            depths,
         ),
         _chart(
             "Clusters of directions",
             [
-                _curve(f"closer than {tol:g}", [r["clusters"][i] for r in records], i % 6, 0)
+                _curve(depths, f"closer than {tol:g}", [r["clusters"][i] for r in records], i % PALETTE_SIZE)
                 for i, tol in enumerate(tolerances)
             ],
+            depths,
         ),
         _chart(
             "Size of tokens",
-            [curve("norm", "median norm", 0), curve("largest_norm", "largest", 0, 2), curve("sink_norm", "sink", 1, 1)],
+            [
+                curve("norm", "median norm", 0),
+                curve("largest_norm", "largest", 0, "dotted"),
+                curve("sink_norm", "sink", 1, "dashed"),
+            ],
+            depths,
             log=True,
         ),
-        _chart("Attention", [curve("to_sink", "weight on the sink", 1), curve("sharpness", "largest weight", 2)]),
+        _chart(
+            "Attention", [curve("to_sink", "weight on the sink", 1), curve("sharpness", "largest weight", 2)], depths
+        ),
     ]
-    return [chart for chart in charts if chart["curves"]]
+    return [chart for chart in charts if chart.series]
 
 
-def _curves(records: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]]) -> list[dict[str, Any]]:
+def _curves(
+    records: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, LineStyle]], **more: Any
+) -> list[Series]:
+    depths = [record["t"] for record in records]
     return [
-        _curve(name, [record[key] for record in records], index, _DASHES[dashes])
-        for index, (key, name, dashes) in enumerate(columns)
+        _curve(depths, name, [record[key] for record in records], index, linestyle, **more)
+        for index, (key, name, linestyle) in enumerate(columns)
     ]
 
 
-def _curve(name: str, values: Sequence[float | None], colour: int, dash: int) -> dict[str, Any]:
-    rounded = [None if v is None or not math.isfinite(v) else float(f"{v:.5g}") for v in values]
-    return {"name": name, "values": rounded, "colour": colour, "dash": dash}
+def _curve(
+    depths: Sequence[float],
+    name: str,
+    values: Sequence[float | None],
+    colour: int,
+    linestyle: LineStyle = "solid",
+    *,
+    steps: bool = False,
+    minimum: float = -math.inf,
+) -> Series:
+    shown = [math.nan if v is None or not math.isfinite(v) or v <= minimum else float(f"{v:.5g}") for v in values]
+    return Series(depths, shown, label=name, linestyle=linestyle, colour=colour, steps=steps)
 
 
-def _chart(
-    title: str, curves: Sequence[dict[str, Any]], *, log: bool = False, steps: bool = False, minimum: float = 0.0
-) -> dict[str, Any]:
-    shown = [curve for curve in curves if any(value is not None for value in curve["values"])]
-    return {"title": title, "curves": shown, "log": log, "steps": steps, "minimum": minimum}
+def _chart(title: str, curves: Sequence[Series], depths: Sequence[float], *, log: bool = False) -> Chart:
+    shown = [curve for curve in curves if any(math.isfinite(value) for value in curve.y)]
+    x = Axis("depth", lower_limit=depths[0], upper_limit=depths[-1] if depths[-1] > depths[0] else depths[0] + 1)
+    return Chart(title, x, Axis("", "log" if log else "linear", lower_limit=None if log else _lowest(shown)), shown)
+
+
+def _lowest(curves: Sequence[Series]) -> float:
+    return min([0.0, *(value for curve in curves for value in curve.y if math.isfinite(value))])
+
+
+def _curves_of(chart: Chart) -> list[list[float | None]]:
+    """Return the values of the curves of a chart at each depth, for the numbers in its legend."""
+    return [drawable(series.y, None) for series in chart.series]
 
 
 def _scene(
@@ -202,10 +241,10 @@ def _scene(
     words: Sequence[str],
     token_colours: Sequence[float],
     sequential: bool,
-    charts: list[dict[str, Any]],
+    charts: list[Chart],
     **more: Any,
 ) -> dict[str, Any]:
-    """Return a scene as JSON, with paths as 16-bit integers between the minimum and maximum of each coordinate."""
+    """Return a scene: charts, and JSON with paths as 16-bit integers between the ends of each coordinate."""
     import numpy
 
     paths, asinh_scale = numpy.asarray(paths, dtype=float), None

@@ -9,7 +9,7 @@ from typing import Any
 from rich.text import Text
 
 from howsmooth.lipschitz.splitting import SPLITS, UNDECIDED
-from howsmooth.report.mean_field_figures import ratio, title
+from howsmooth.report.mean_field_charts import ratio, title
 from howsmooth.report.rows import (
     interval,
     magnitude,

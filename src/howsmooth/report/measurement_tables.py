@@ -17,6 +17,7 @@ from howsmooth.report.rows import (
     BoundRow,
     Row,
     bound_rows,
+    bound_title,
     by_quantity,
     confidence_text,
     exponent,
@@ -34,6 +35,7 @@ from howsmooth.report.rows import (
     ratio_text,
     refusals,
     scope_text,
+    signed_title,
     special_tokens_text,
     symbol,
     text_name,
@@ -98,6 +100,10 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
 
     An exclamation mark means that a sample of the row did not reach the tolerance. If rows have different numbers of
     samples, as after an interrupted run, the number is a column of its own.
+
+    Args:
+        records: The measurements.
+        with_mean: Whether the mean over samples is a column.
     """
     rows, first = measurement_rows(records), records[0]
     name = symbol(first.get("quantity"))
@@ -253,9 +259,12 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow],
             wrap=False,
         )
 
-    shares = cells[lengths[-1]]["argmax_share"]
+    shares = cells[lengths[-1]].get("argmax_share") or []
     heads = f" (mean of {len(shares)} heads, {max(shares):.0%} in the most decided)" if len(shares) > 1 else ""
-    decided = f"{sum(shares) / len(shares):.0%} of rows at n = {lengths[-1]} put 0.99 or more on one token{heads}"
+    decided = ""
+    if shares:
+        mean = f"{sum(shares) / len(shares):.0%} of rows at n = {lengths[-1]} put 0.99 or more on one token"
+        decided = f"near the large-radius limit: {mean}{heads}".replace("%", " %")
     return Table(
         f"{model_name(model)} {map_name(*key)}: bounds {here}, and on the worst case in the ball of radius R = "
         f"{' … '.join(dict.fromkeys((radii[0], radii[-1])))}{special_tokens_text(cells[lengths[0]])}",
@@ -294,6 +303,56 @@ def _are_equal(row: BoundRow, other: BoundRow) -> bool:
     return (row.side, row.holds, row.cells.keys()) == (other.side, other.holds, other.cells.keys()) and all(
         math.isclose(cell["log_value"], other.cells[n]["log_value"], rel_tol=1e-12, abs_tol=1e-12)
         for n, cell in row.cells.items()
+    )
+
+
+def tightness_table(records: Sequence[dict[str, Any]]) -> Table:
+    """Return the table of bound / measured constant of each bound, over all maps, lengths and samples.
+
+    Bounds at the measured tokens come first, then those on the worst case, then those that never apply.
+    """
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault(record["bound"], []).append(record)
+    finite = {
+        name: [
+            record["log_ratio"]
+            for record in group
+            if record["log_ratio"] is not None and record["log_ratio"] < math.inf
+        ]
+        for name, group in groups.items()
+    }
+    applied = {name: next((r for r in group if r["refused"] is None), None) for name, group in groups.items()}
+
+    def order(name: str) -> tuple[Any, ...]:
+        record, logs = applied[name], finite[name]
+        if record is None or not logs:
+            return (True,)
+        return (False, record["holds"] != "at X", record["side"] == "upper", abs(median(logs)))
+
+    def title(name: str) -> str:
+        record = applied[name]
+        return bound_title(groups[name][0]) if record is None else signed_title(record)
+
+    def scope(name: str) -> str:
+        record = applied[name]
+        return "" if record is None else scope_text(record)
+
+    def ends(name: str) -> str:
+        return f"{ratio_text(min(finite[name]))} … {ratio_text(max(finite[name]))}" if finite[name] else ""
+
+    return Table(
+        "Tightness: each bound over the measured constant, in all maps, lengths and samples",
+        [
+            Column("bound", title, "left", key=True),
+            Column("holds", scope, "left"),
+            Column("median", lambda name: ratio_text(median(finite[name])) if finite[name] else ""),
+            Column("from … to", ends),
+            Column("cases", lambda name: len(finite[name]) or ""),
+            Column("outside its conditions", lambda name: sum(r["refused"] is not None for r in groups[name]) or ""),
+        ],
+        sorted(groups, key=order),
+        caption="At this text, ×1 is as tight as can be; the worst case may be far above the measured constant.",
     )
 
 

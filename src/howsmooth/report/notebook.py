@@ -6,6 +6,7 @@ Its colours are those of the report, light or dark like the notebook (Jupyter, V
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from html import escape
@@ -16,7 +17,8 @@ from markupsafe import Markup
 from howsmooth.bounds.titles import title_of
 from howsmooth.report.attack_tables import diff_html
 from howsmooth.report.chart import Axis, Chart, Series
-from howsmooth.report.colours import GAIN_DECADES, SHARE_DECADES, intensities, theme_variables
+from howsmooth.report.colours import theme_variables
+from howsmooth.report.embedding import coloured_tokens, panel_html
 from howsmooth.report.rows import (
     ACCEPTED_STATUSES,
     confidence_text,
@@ -28,7 +30,6 @@ from howsmooth.report.rows import (
     scope_text,
     token,
 )
-from howsmooth.report.svg import log_mark, position_strip, small_chart
 from howsmooth.report.table import Column, Table
 from howsmooth.report.web_page import asset
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from howsmooth.lipschitz.gains import TokenGains
     from howsmooth.measurements import Measurements
 
-MAX_TOKENS = 600  # tokens of a text that are shown
 _MAX_RESTARTS = 6  # curves of an ascent
 _MAX_LOG_RANGE = math.log(1e6)  # of the scale of bounds; what is larger is at its right end
 # Jupyter, VS Code, Colab, Sphinx themes, and Material for MkDocs, in this order.
@@ -99,35 +99,6 @@ def style() -> str:
 _PAGES = {"light": _LIGHT_PAGES, "dark": _DARK_PAGES}
 
 
-def coloured_tokens(words: Sequence[str], values: Sequence[float], what: str, *, as_percent: bool = True) -> str:
-    """Return a text whose tokens are coloured by their values on a logarithmic scale, with a legend.
-
-    Args:
-        words: The tokens as strings.
-        values: One value for each token: shares, or gains.
-        what: What the values are, for the legend.
-        as_percent: Whether values are shares, on a scale of four decades; gains have two.
-    """
-    decades = SHARE_DECADES if as_percent else GAIN_DECADES
-
-    def shown(value: float) -> str:
-        return _percent(value) if as_percent else number(value, 3)
-
-    spans = [
-        f'<span style="--share:{intensity:.3f}" title="position {i}: {escape(shown(value))}">'
-        f"{escape(token(word, 30))}</span>"
-        for i, (word, value, intensity) in enumerate(zip(words, values, intensities(values, decades), strict=True))
-    ]
-    left_out = len(spans) - MAX_TOKENS
-    more = f' <span class="muted">… {left_out} more tokens</span>' if left_out > 0 else ""
-    top = max(values, default=0.0)
-    legend = f'{shown(top / 10**decades)} <span class="scale"></span> {shown(top)}' if top > 0 else "all are zero"
-    return (
-        f'<p class="muted">{escape(what)}, log scale: {legend}</p>'
-        f'<p class="words">{" ".join(spans[:MAX_TOKENS])}{more}</p>'
-    )
-
-
 def _percent(share: float) -> str:
     return f"{number(100 * share, 2)} %"
 
@@ -174,10 +145,7 @@ def _estimate(estimate: Estimate) -> str:
         )
     )
     parts = [_facts(facts)]
-    if estimate.tokens is not None:
-        parts.append(coloured_tokens(estimate.tokens, shares.tolist(), "Share of the worst direction"))
-    else:
-        parts.append(position_strip(shares.tolist(), "share of the worst direction", as_percent=True))
+    parts.append(coloured_tokens(_words(estimate.tokens, len(shares)), shares.tolist(), "Share of the worst direction"))
     if estimate.gains is not None:
         parts.append(_token_values(estimate.gains, estimate.tokens))
     return "".join(parts)
@@ -192,9 +160,12 @@ _GAINS = {
 
 def _token_values(gains: TokenGains, words: Sequence[str] | None) -> str:
     values = gains.value.tolist()
-    if words is not None:
-        return coloured_tokens(words, values, _GAINS[gains.of], as_percent=False)
-    return position_strip(values, _GAINS[gains.of], decades=GAIN_DECADES)
+    return coloured_tokens(_words(words, len(values)), values, _GAINS[gains.of], as_percent=False)
+
+
+def _words(words: Sequence[str] | None, n: int) -> Sequence[str]:
+    """Return the tokens as strings; without, their positions."""
+    return [str(position) for position in range(n)] if words is None else words
 
 
 def _gains(gains: TokenGains) -> str:
@@ -249,7 +220,7 @@ def _bounds(bounds: Bounds) -> str:
             Column("value", lambda b: magnitude(b.log_value, 4)),
             Column(
                 f"{magnitude(ends[0])} to {magnitude(ends[1])}{beyond}, log scale",
-                lambda b: Markup(log_mark(b.log_value, ends, side=b.side)),
+                lambda b: _log_mark(b.log_value, ends, side=b.side),
                 "left",
                 when=bool(logs),
             ),
@@ -261,6 +232,14 @@ def _bounds(bounds: Bounds) -> str:
     items = "".join(f"<li>{escape(str(refusal))}</li>" for refusal in refused)
     listed = f"<details><summary>{len(refused)} do not apply</summary><ul>{items}</ul></details>" if refused else ""
     return table.html() + listed
+
+
+def _log_mark(log_value: float, ends: tuple[float, float], *, side: str) -> Markup:
+    """Return a line with a mark at a value on a logarithmic scale, the same for all rows of a table."""
+    span = ends[1] - ends[0] or 1.0
+    at = 100 * min(1.0, max(0.0, (log_value - ends[0]) / span))
+    mark = "▶" if side == "lower" else "◀"
+    return Markup('<span class="log" style="--at: {:.1f}%"><i>{}</i></span>').format(at, mark)
 
 
 def _ball(certificate: BallCertificate) -> str:
@@ -305,9 +284,14 @@ def _ascent(ascent: Ascent) -> str:
     best = ascent.values.argsort(descending=True)[:_MAX_RESTARTS].tolist()
     steps = list(range(len(ascent.path)))
     positive = bool((ascent.path > 0).all())
-    curves = [Series(steps, ascent.path[:, i].tolist(), label=f"restart {i}") for i in best]
+    curves = [Series(steps, ascent.path[:, i].tolist(), label=f"restart {i}", linestyle="solid") for i in best]
     chart = Chart("Ascent", Axis("step", integer_ticks=True), Axis("σ₁", "log" if positive else "linear"), curves)
-    return _facts(facts) + (small_chart(chart) if len(steps) > 1 else "")
+    return _facts(facts) + (_chart(chart) if len(steps) > 1 else "")
+
+
+def _chart(chart: Chart) -> str:
+    name = f"howsmooth-{hashlib.sha256(repr(chart).encode()).hexdigest()[:12]}"  # a notebook has several results
+    return panel_html(chart, 3.0, name=name, with_values=False)
 
 
 def _feature_attack(attack: FeatureAttack) -> str:
@@ -322,7 +306,7 @@ def _feature_attack(attack: FeatureAttack) -> str:
         ("calls of the map", attack.calls),
     ]
     shares = (energy / total).tolist() if total > 0 else []
-    return _facts(facts) + position_strip(shares, "share of the perturbation", as_percent=True)
+    return _facts(facts) + coloured_tokens(_words(None, len(shares)), shares, "Share of the perturbation")
 
 
 def _token_attack(attack: TokenAttack) -> str:
@@ -348,7 +332,7 @@ def _measurements(found: Measurements) -> str:
     laws = found.fits
     parts += [part.html() for part in summary_parts(measured, laws) if isinstance(part, Table)]
     if len({record["n"] for record in measured}) > 1:
-        parts += [small_chart(chart) for chart in growth_charts(measured, laws)]
+        parts += [_chart(chart) for chart in growth_charts(measured, laws)]
     worst = max(directions_of(measured), key=lambda record: record["value"], default=None)
     if worst is not None:
         where = f"{map_name(worst['layer'], worst['head'])}, n = {worst['n']}"

@@ -1,4 +1,4 @@
-"""Records as tables with one row each: the data of the HTML report, of its downloads and of `--tables`."""
+"""Records as tables with one row each: the downloads of the HTML report, and `--tables`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE, PER_TOKEN
+from howsmooth.records.provenance import provenance
 from howsmooth.report.rows import bound_title, scope_text
-from howsmooth.report.sections import record_tables
 from howsmooth.report.table import Table
 
 _MEASUREMENT_FIELDS = (
@@ -31,33 +31,9 @@ _MEASUREMENT_FIELDS = (
 _N_TOP_TOKENS = 3  # of a direction, in the table of measurements
 _MAP_FIELDS = ("model", "text", "map", "layer", "head", "n")
 _MAX_SHARES = 120_000  # in one page, to limit its size
+_OWN_TABLES = ("measurement", "bound", "worst case", "ball")  # kinds whose tables have chosen columns
+_PER_RECORD = ("kind", "schema", "task", "source")  # fields that say nothing about the result
 _NO_TOKEN = {"position": None, "token": None, "share": None}
-
-
-def pack_columns(table: Table) -> dict[str, Any]:
-    """Return the columns of a table as compact JSON.
-
-    A column is `{"constant": value}` if all cells are equal, `{"values": distinct, "indices": row by row}` if few are
-    distinct, and otherwise the list of its cells.
-
-    Example:
-        >>> pack_columns(Table.of_fields([{"n": 8, "x": 1.5}, {"n": 8, "x": 2.5}], ["n", "x"]))
-        {'rows': 2, 'columns': {'n': {'constant': 8}, 'x': [1.5, 2.5]}}
-    """
-    return {"rows": len(table), "columns": {name: _pack_column(table.values(name)) for name in table.headings}}
-
-
-def _pack_column(cells: list[Any]) -> Any:
-    def key(cell: Any) -> tuple[type, Any]:  # the type distinguishes 1, 1.0 and True
-        return (type(cell), tuple(cell) if isinstance(cell, list) else cell)
-
-    index_of: dict[tuple[type, Any], int] = {}
-    indices = [index_of.setdefault(key(cell), len(index_of)) for cell in cells]
-    if len(index_of) == 1:
-        return {"constant": cells[0]}
-    if len(index_of) <= len(cells) / 3:
-        return {"values": [value for _, value in index_of], "indices": indices}
-    return cells
 
 
 def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
@@ -144,7 +120,7 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
             directions_of(kinds.get("measurement", [])), (*CURVE, "n", "sample", "value", "words", "shares")
         ),
     }
-    return {name: table for name, table in tables.items() if len(table)} | record_tables(records)
+    return {name: table for name, table in tables.items() if len(table)} | _record_tables(records)
 
 
 def _measured_with_bounds(bounds: list[dict[str, Any]], measurements: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
@@ -278,3 +254,21 @@ def one_row_per_token(directions: Table) -> Table:
 
 def _rank(record: dict[str, Any]) -> tuple[int, float]:
     return record["n"], record["value"] or 0.0
+
+
+def _record_tables(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
+    """Return a table of numbers, words and truth values for each kind of record that has none of its own."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    hidden = {*_PER_RECORD, *provenance()}
+    for record in records:
+        if record["kind"] not in _OWN_TABLES:
+            kinds.setdefault(record["kind"], []).append(record)
+    return {
+        kind.replace(" ", "-").removesuffix("s") + "s": Table.of_fields(group, _flat_fields(group, hidden))
+        for kind, group in kinds.items()
+    }
+
+
+def _flat_fields(records: Sequence[dict[str, Any]], hidden: set[str]) -> list[str]:
+    names = dict.fromkeys(name for record in records for name in record if name not in hidden)
+    return [name for name in names if not any(isinstance(record.get(name), (list, dict, tuple)) for record in records)]

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import math
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.fits import growth_laws
 from howsmooth.questions import find_question
 from howsmooth.records import CURVE
-from howsmooth.report.chart import MAX_DETAILED_SERIES, HeatMap
-from howsmooth.report.charts import group_by, growth_chart, heat_maps, is_drawable, tightness_chart
+from howsmooth.report.chart import MAX_DETAILED_SERIES, Annotation, Axis, Chart, Picture, Series
+from howsmooth.report.charts import group_by, growth_chart, heat_maps, is_drawable
 from howsmooth.report.figure import draw, draw_question, save_figure
-from howsmooth.report.rows import model_name, number
+from howsmooth.report.rows import model_name, scope_text, signed_title
 from howsmooth.report.sections import by_question
-from howsmooth.report.style import THEMES, apply_theme, characters, current_style, figure_style, new_figure
-from howsmooth.report.ticks import separate_tick_labels, set_log_ticks
+from howsmooth.report.style import figure_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FIGURE_KEY = tuple(name for name in CURVE if name not in ("layer", "head"))
 _WIDTH = 5.4  # inches of a figure on a screen; a style has its own width
-_MAX_WRITTEN_COLUMNS = 8  # a heat map with more columns has no numbers in its cells
 
 
 def write_figures(records: Sequence[dict[str, Any]], folder: Path, style: str = "paper") -> list[Path]:
@@ -74,53 +72,78 @@ def _measurement_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[st
         )
         title = model if is_detailed else f"{model}: {curves} maps, first layer dark"
         chart = replace(chart, title=title, y_axis=replace(chart.y_axis, label=r"Lip $= \|D_X f\|_2$"))
-        yield ("growth", draw([chart], width=_WIDTH, height=4.0 + 0.2 * math.ceil(curves / 2) * is_detailed))
+        yield ("growth", draw(Picture([chart], width=_WIDTH, height=4.0 + 0.2 * math.ceil(curves / 2) * is_detailed)))
     for kind, maps in heat_maps(records).items():
         if maps:
             last = maps[-1]  # the maps of heads are one for each length: take the longest
-            yield kind, draw_heat_map(replace(last, title=f"{model}: {last.title}"))
+            heat = replace(last, title=f"{model}: {last.title}")
+            yield kind, draw(Picture([heat], width=_WIDTH, height=min(7.6, 1.9 + 0.33 * len(heat.rows))))
 
 
 def _bound_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Figure]]:
     chart = tightness_chart(records)
     if chart is not None:
-        yield ("tightness", draw([chart], width=_WIDTH, height=1.5 + 0.33 * len(chart.y_axis.tick_labels)))
+        yield ("tightness", draw(Picture([chart], width=_WIDTH, height=2.1 + 0.33 * len(chart.y_axis.tick_labels))))
 
 
-def draw_heat_map(heat: HeatMap) -> Figure:
-    """Draw a heat map on a logarithmic colour scale, with numbers in the cells if they fit."""
-    from matplotlib.colors import LogNorm
+def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:
+    """Return the chart of bound / measured constant for each bound: median and range over maps, lengths and samples.
 
-    colours, style = THEMES["light"], current_style()
-    figure = new_figure(_WIDTH, min(7.0, 1.5 + 0.28 * len(heat.rows)), colours)
-    panel: Any = figure.subplots()
-    grid = [[math.nan if value is None else value for value in row] for row in heat.values]
-    image: Any = panel.imshow(grid, aspect="auto", norm=LogNorm(), cmap="cividis", gid="chart-0-cells")
-    panel.set_xticks(range(len(heat.columns)), heat.columns)
-    panel.set_yticks(range(len(heat.rows)), heat.rows)
-    panel.set(xlabel=heat.x_axis.label, ylabel=heat.y_axis.label)
-    title_width = characters(0.8 * figure.get_figwidth(), style.title_size)
-    panel.set_title(textwrap.fill(heat.title, title_width), loc="left", fontsize=style.title_size, fontweight="bold")
-    apply_theme(panel, colours, grid=False)
-    if len(heat.columns) <= _MAX_WRITTEN_COLUMNS:
-        for i, row in enumerate(grid):
-            for j, value in enumerate(row):
-                if math.isfinite(value):
-                    panel.text(
-                        j,
-                        i,
-                        number(value, 3),
-                        ha="center",
-                        va="center",
-                        fontsize=style.legend_size,
-                        color="white" if image.norm(value) < 0.5 else "black",
-                    )
-    bar = figure.colorbar(image, ax=panel, pad=0.02)
-    bar.set_label(r"$\|D_X f\|_2$")
-    apply_theme(bar.ax, colours, grid=False)
-    set_log_ticks(bar.ax.yaxis, image.norm.vmin, image.norm.vmax)
-    bar.outline.set_visible(False)
-    return separate_tick_labels(figure)
+    Bounds at the measured tokens are above those on the worst case, which are about another constant. Returns None if
+    no record has a finite ratio.
+    """
+    ratios: dict[tuple[bool, str], list[float]] = {}
+    for record in records:
+        if record["log_ratio"] is not None and math.isfinite(record["log_ratio"]):
+            ratios.setdefault((record["holds"] != "at X", signed_title(record)), []).append(record["log_ratio"])
+    if not ratios:
+        return None
+    order = sorted(ratios, key=lambda key: (key[0], median(ratios[key])), reverse=True)  # from the bottom to the top
+    drawn = [key for key in order if max(ratios[key]) < math.log(1e12)]
+    x_max = max([math.exp(max(ratios[key])) for key in drawn], default=10.0)
+    series, annotations = (
+        [Series([1, 1], [-0.5, len(order) - 0.5], linestyle="solid", linewidth=0.7, colour="foreground")],
+        [],
+    )
+    scopes = [scope_text(records[0], "at X"), "worst case"]
+    for row, key in enumerate(order):
+        worst, log_ratios = int(key[0]), ratios[key]
+        if key in drawn:
+            low, middle, high = (math.exp(value) for value in (min(log_ratios), median(log_ratios), max(log_ratios)))
+            series.append(
+                Series(
+                    [middle],
+                    [row],
+                    [low],
+                    [high],
+                    show_markers=True,
+                    marker_index=worst,
+                    colour=worst,
+                    horizontal_intervals=True,
+                )
+            )
+        else:
+            power = f"$10^{{{median(log_ratios) / math.log(10):.0f}}}$ →"
+            annotations.append(Annotation(x_max, row, power, "right", worst))
+    for worst in sorted({int(key[0]) for key in order}):
+        series.append(
+            Series(
+                (),
+                (),
+                label=f"bounds {'on the ' * worst}{scopes[worst]}",
+                show_markers=True,
+                marker_index=worst,
+                colour=worst,
+            )
+        )
+    return Chart(
+        model_name(records[0]["model"]),
+        Axis("bound / measured constant", "log"),
+        Axis("", tick_labels=[title for _, title in order]),
+        series,
+        annotations=annotations,
+        notes=["Median and range over maps, lengths and samples."],
+    )
 
 
 def records_by_figure(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:

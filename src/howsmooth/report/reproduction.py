@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.bounds.titles import title_of
+from howsmooth.reading import replacing
 from howsmooth.records import json_line
-from howsmooth.report.chart import Axis, Chart, Series
+from howsmooth.report.chart import Axis, Chart, Picture, Series
 from howsmooth.report.charts import LENGTH_LABEL, group_by, sample_count_text, samples_series
 from howsmooth.report.figure import draw as draw_charts
 from howsmooth.report.figure import save_figure
@@ -91,10 +91,9 @@ class Panel:
 def write_figure(outcome: Outcome, folder: Path) -> list[str]:
     """Write a figure's records as JSON lines and its pictures as PNG; return the names of the pictures."""
     name = outcome.figure.name
-    with open(folder / f".{name}.partial", "w", encoding="utf-8") as stream:
-        for record in (*outcome.records, *outcome.bounds):
-            stream.write(json_line({**record, "figure": name}) + "\n")
-    os.replace(folder / f".{name}.partial", folder / f"{name}.jsonl")
+    lines = (json_line({**record, "figure": name}) + "\n" for record in (*outcome.records, *outcome.bounds))
+    with replacing(folder / f"{name}.jsonl") as partial:
+        partial.write_text("".join(lines), encoding="utf-8")
     pictures = panels_by_picture(outcome)
     for picture, panels in pictures.items():
         save_figure(draw(panels, outcome), folder / f"{picture}.png")
@@ -154,15 +153,15 @@ def draw(panels: list[Panel], outcome: Outcome, *, theme: str = "light") -> Figu
     """Draw one picture."""
     layers = len({panel.key[2] for panel in panels})
     columns = 3 if outcome.figure.sheet == "figure" or not 1 < layers <= 4 else layers
-    return draw_charts(
+    picture = Picture(
         [panel_chart(panel, outcome.figure.x, outcome.figure.y) for panel in panels],
-        theme=theme,
         columns=columns,
         width=4.1,
         height=4.4,
         many_panels=True,
         title=outcome.figure.title,
     )
+    return draw_charts(picture, theme=theme)
 
 
 def panel_chart(panel: Panel, x: str = "n", y: str = "value") -> Chart:

@@ -159,7 +159,7 @@ def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None]
     """
     cells: dict[tuple, dict[int, dict[str, Any]]] = {}
     for record in worst_samples(records):
-        if record["refused"] is None:
+        if record["refused"] is None and None not in (record["log_value"], record["log_ratio"]):
             key = (record["layer"], record["head"], record["bound"], record["side"], record["holds"])
             cells.setdefault(key, {})[record["n"]] = record
     maps: dict[tuple[int, int | None], list[BoundRow]] = {}

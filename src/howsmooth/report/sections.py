@@ -1,14 +1,13 @@
-"""Sections of the page for questions whose tables and figures are drawn here, not by the script of the page.
+"""Sections of the page: for each question its pictures, its tables and, for measurements, tokens in colour.
 
-A figure is matplotlib's SVG. Its colours become variables of the style sheet, so that it follows the light and the dark
-theme, and its ids get a prefix, since a page may have several.
+All questions have the same section: what differs is in `_VIEWS`, `_TABLES` and `_MORE_…`. Where records allow several
+pictures (of several models, maps or lengths), each is a part of a choice, of which the page shows one at a time.
 """
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
@@ -17,23 +16,27 @@ from markupsafe import Markup
 from rich.console import Group
 from rich.text import Text
 
-from howsmooth.extras import MissingPackage
+from howsmooth.errors import InputError
 from howsmooth.questions import QUESTIONS, find_question, question_of
 from howsmooth.questions.question import Question
-from howsmooth.records.provenance import provenance
-from howsmooth.report.figure import draw_question, save_figure
-from howsmooth.report.style import THEMES
+from howsmooth.records import CURVE
+from howsmooth.report.chart import Axis, Chart, Picture
+from howsmooth.report.charts import group_by, heat_maps, is_drawable
+from howsmooth.report.embedding import coloured_tokens, embed_json, panel_html, typeset
+from howsmooth.report.measurement_tables import Summary, measurements_table, study_tables, tightness_table
+from howsmooth.report.page_tables import directions_of
+from howsmooth.report.rows import by_quantity, map_name, model_name, number, token
 from howsmooth.report.table import Table
 
-DRAWN_BY_THE_SCRIPT = ("measurement", "bound", "worst case", "ball")  # kinds with charts that answer clicks
-_PER_RECORD = ("kind", "schema", "task", "source")  # fields that say nothing about the result
-_ENLARGED = 1.15  # how much wider than drawn a figure may be
-_COLOURS = {
-    THEMES["light"]["background"]: "--background",
-    THEMES["light"]["foreground"]: "--foreground",
-    THEMES["light"]["muted"]: "--muted",
-    THEMES["light"]["grid"]: "--line",
-    **{colour: f"--series-{index}" for index, colour in enumerate(THEMES["light"]["palette"])},
+_PANEL_HEIGHT = 3.9  # inches, of 5.4 inches of width
+_MAX_PANELS = 24  # of one question
+_MAX_ROWS = 400  # of one table
+_FIELD_TEXTS = {
+    "all": "all tokens move",
+    "no-first": "without the first token",
+    "no-special": "without special tokens",
+    "lipschitz": "as described",
+    "released": "as released",
 }
 
 
@@ -44,14 +47,12 @@ class Section:
     Attributes:
         name: The question.
         title: What it asks.
-        figure: The SVG, or why there is none.
-        tables: The tables as HTML.
+        parts: Pictures and tables as HTML.
     """
 
     name: str
     title: str
-    figure: Markup
-    tables: Sequence[Markup]
+    parts: Sequence[Markup]
 
 
 def by_question(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
@@ -63,79 +64,159 @@ def by_question(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, A
 
 
 def sections_of(records: Sequence[dict[str, Any]]) -> list[Section]:
-    """Return a section for each question whose charts are not drawn by the script of the page."""
-    others = [record for record in records if record["kind"] not in DRAWN_BY_THE_SCRIPT]
-    return [_section(name, group) for name, group in by_question(others).items()]
+    """Return a section for each question that the records answer."""
+    return [_section(name, group) for name, group in by_question(records).items()]
 
 
 def _section(name: str, records: Sequence[dict[str, Any]]) -> Section:
-    question = find_question(name)
-    return Section(name, QUESTIONS[name].help, _figure(name, question, records), html_of(question.tables(records)))
+    question, fields = find_question(name), _VIEWS.get(name, ())
+    views = group_by(records, *fields)
+    shown: list[tuple[str, Markup]] = []
+    drawn = total = 0
+    for place, (view, group) in enumerate(views.items()):
+        title, panels = _panels(question, group)
+        names = [f"{name}-{place}-{index}" for index in range(len(panels))]
+        is_drawn = drawn < _MAX_PANELS
+        figures = [panel_html(*panel, name=id_) for panel, id_ in zip(panels, names, strict=True) if is_drawn]
+        drawn, total = drawn + len(figures), total + len(panels)
+        figures += _MORE_FIGURES[name](group, f"{name}-{place}") if is_drawn and name in _MORE_FIGURES else []
+        heading = Markup("<h3>{}</h3>").format(Markup(typeset(title))) if title and figures else Markup("")
+        grid = Markup('{}<div class="panels">{}</div>').format(heading, Markup("").join(figures))
+        more = _MORE_PARTS[name](group, f"{name}-{place}") if name in _MORE_PARTS else Markup("")
+        shown.append((view_title(view, list(views), fields), grid + more))
+    parts = [choice("shown", shown)]
+    if drawn < total:
+        parts.append(
+            Markup('<p class="muted">{} of {} charts are drawn; the tables have all.</p>').format(drawn, total)
+        )
+    return Section(name, QUESTIONS[name].help, [*parts, *html_of(_TABLES.get(name, question.tables)(records))])
 
 
-def _figure(name: str, question: Question, records: Sequence[dict[str, Any]]) -> Markup:
-    if not question.draws:
-        return Markup("")
+def _panels(question: Question, records: Sequence[dict[str, Any]]) -> tuple[str, list[tuple[Any, float]]]:
+    """Return the title of a picture, and its panels, each with its height in inches at the width of a page's panels."""
+    if question.charts is None:
+        return "", []
     try:
-        figure = draw_question(question, records)
-    except MissingPackage as missing:
-        return Markup(f'<p class="muted">{escape(str(missing))}</p>')
-    stream = io.StringIO()
-    save_figure(figure, stream, format="svg")
-    return Markup(f"<figure>{themed_svg(stream.getvalue(), name)}</figure>")
+        picture = Picture.of(question.charts(records))
+    except InputError as refused:
+        return "", [(Chart("", Axis(""), Axis(""), message=str(refused)), 2.0)]
+    return picture.title, [(panel, panel.row_height(5.4, _PANEL_HEIGHT)) for panel in picture.panels]
 
 
-def themed_svg(svg: str, prefix: str) -> str:
-    """Return an SVG for a page: without its head, with colours as variables and with a prefix in front of its ids.
+def choice(label: str, parts: Sequence[tuple[str, Markup]]) -> Markup:
+    """Return parts of which the page shows one at a time, as a menu says; without its script, all of them.
 
-    It is as wide as the page, but not much wider than it was drawn.
-
-    Example:
-        >>> themed_svg('<?xml version="1.0"?><svg><g id="a" style="fill: #1f2328"/><use href="#a"/></svg>', "p")
-        '<svg><g id="p-a" style="fill: var(--foreground)"/><use href="#p-a"/></svg>'
+    Args:
+        label: What the menu chooses.
+        parts: The name of each part, and the part.
     """
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
-    for colour, variable in _COLOURS.items():
-        svg = re.sub(re.escape(colour), f"var({variable})", svg, flags=re.IGNORECASE)
-    svg = re.sub(r'(<svg\b[^>]*?)\s+height="[^"]*"', r"\1", svg)
-    return re.sub(r'(<svg\b[^>]*?)\s+width="([\d.]+)pt"', _largest_width, svg)
+    parts = [part for part in parts if part[1]]
+    if len(parts) < 2:
+        return Markup("").join(part for _, part in parts)
+    html = Markup("").join(Markup('<div data-name="{}">{}</div>').format(name, part) for name, part in parts)
+    return Markup('<div class="choice" data-label="{}">{}</div>').format(label, html)
 
 
-def _largest_width(found: re.Match[str]) -> str:
-    return f'{found[1]} style="max-width: {_ENLARGED * float(found[2]) * 4 / 3:.0f}px"'
+def view_title(view: Sequence[Any], views: Sequence[Sequence[Any]], fields: Sequence[str]) -> str:
+    """Return the name of a view: its model, and the fields in which views differ."""
+    parts = []
+    for index, (name, value) in enumerate(zip(fields, view, strict=True)):
+        if name == "model":
+            parts.append(model_name(str(value)))
+        elif len({other[index] for other in views}) > 1 and value is not None:
+            parts.append(f"{name} {value}" if name in ("layer", "head") else _FIELD_TEXTS.get(value, str(value)))
+    return ", ".join(parts)
+
+
+def _heat_maps(records: Sequence[dict[str, Any]], name: str) -> list[Markup]:
+    """Return the medians of layer × head, one length at a time, and of layer × length."""
+    maps = heat_maps(records)
+    lengths = sorted({record["n"] for record in records if is_drawable(record) and record["layer"] is not None})
+    heads = [
+        (f"n = {n:,}", panel_html(heat, _heat_height(heat), name=f"{name}-heads-{n}"))
+        for n, heat in zip(lengths, maps["heads"], strict=False)
+    ]
+    # The longest texts come first: a menu shows its first part.
+    figures = [choice("length", heads[::-1])] if heads else []
+    return figures + [panel_html(heat, _heat_height(heat), name=f"{name}-lengths") for heat in maps["lengths"]]
+
+
+def _heat_height(heat: Any) -> float:
+    return min(5.4, 1.5 + 0.3 * len(heat.rows))
+
+
+def _directions(records: Sequence[dict[str, Any]], name: str) -> Markup:
+    """Return the tokens of the worst direction of one curve in colour; a menu shows those of the others."""
+    rows = sorted(directions_of(records), key=lambda row: -(row["value"] or 0.0))
+    if not rows:
+        return Markup("")
+    texts: list[list[str]] = []
+    choices: list[dict[str, Any]] = []
+    for row in rows:
+        words = [token(word, 30) for word in row["words"]]
+        if words not in texts:
+            texts.append(words)
+        place = f"{map_name(row['layer'], row['head'])}, n = {row['n']:,}, sample {row['sample']}"
+        shares = [float(f"{share:.3g}") for share in row["shares"]]
+        choices.append({"name": f"{place}: {number(row['value'], 3)}", "text": texts.index(words), "shares": shares})
+    data = embed_json({"texts": texts, "choices": choices})
+    return Markup(
+        '<div class="directions" id="{}-directions"><h3>The worst direction over the text</h3>'
+        "<p>The change of the tokens that moves the output most. Shares are of its squared norm and add up to one; "
+        "for each curve the sample with the largest value at the greatest length.</p>{}"
+        '<script type="application/json">{}</script></div>'
+    ).format(name, Markup(coloured_tokens(texts[0], choices[0]["shares"], "Share of each token", limit=None)), data)
+
+
+def _measured(records: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return the medians with their laws, and below those of each layer and length with intervals and directions."""
+    finite = [record for record in records if record["value"] is not None and math.isfinite(record["value"])]
+    if not finite:
+        return ["No value is finite."]
+    each = [measurements_table(group) for group in by_quantity(finite).values()]
+    folded = Markup("<details><summary>Medians with their intervals, ranges and worst directions</summary>{}</details>")
+    return [*study_tables(Summary(finite)), folded.format(Markup("").join(html_of(each)))]
+
+
+def _bounded(records: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return how tight each bound is, and below the bounds of each map."""
+    by_map = group_by(records, *_VIEWS["bound"])
+    tables = [
+        (
+            view_title(view, list(by_map), _VIEWS["bound"]),
+            Markup("").join(html_of(find_question("bound").tables(group))),
+        )
+        for view, group in by_map.items()
+    ]
+    return [tightness_table(records), choice("map", tables)]
+
+
+_VIEWS = {  # fields whose values have pictures of their own
+    "measure": tuple(name for name in CURVE if name not in ("layer", "head")),
+    "bound": ("model", "text", "map", "layer", "head"),
+}
+_TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], list[Any]]] = {"measure": _measured, "bound": _bounded}
+_MORE_FIGURES: dict[str, Callable[[Sequence[dict[str, Any]], str], list[Markup]]] = {"measure": _heat_maps}
+_MORE_PARTS: dict[str, Callable[[Sequence[dict[str, Any]], str], Markup]] = {"measure": _directions}
 
 
 def html_of(parts: Sequence[Any]) -> list[Markup]:
-    """Return tables and lines of text as HTML."""
+    """Return tables and lines of text as HTML; of long tables the first rows."""
     found: list[Markup] = []
     for part in parts:
-        if isinstance(part, Group):
+        if isinstance(part, Markup):
+            found.append(part)
+        elif isinstance(part, Group):
             found += html_of(list(part.renderables))
         elif isinstance(part, Table):
-            heading = f"<h3>{escape(part.title)}</h3>" if part.title else ""
-            caption = f'<p class="muted">{escape(part.caption)}</p>' if part.caption else ""
-            found.append(Markup(f'{heading}<div class="scroll">{replace(part, title="").html()}</div>{caption}'))
+            cut = "" if len(part) <= _MAX_ROWS else f"The first {_MAX_ROWS} of {len(part):,} rows. "
+            table = replace(part, title="", rows=part.rows[:_MAX_ROWS])
+            heading = f"<h3>{typeset(part.title)}</h3>" if part.title else ""
+            caption = f'<p class="muted">{typeset(cut + part.caption)}</p>' if cut or part.caption else ""
+            label = escape(part.title or "table")
+            region = f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{table.html()}</div>'
+            found.append(Markup(f"{heading}{region}{caption}"))
         else:
             text = part.plain if isinstance(part, Text) else str(part)
             found.append(Markup(f"<p>{escape(text).replace(chr(10), '<br>')}</p>"))
     return found
-
-
-def record_tables(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
-    """Return a table of numbers, words and truth values for each kind of record that has none of its own."""
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    hidden = {*_PER_RECORD, *provenance()}
-    for record in records:
-        if record["kind"] not in DRAWN_BY_THE_SCRIPT:
-            kinds.setdefault(record["kind"], []).append(record)
-    return {
-        kind.replace(" ", "-").removesuffix("s") + "s": Table.of_fields(group, _flat_fields(group, hidden))
-        for kind, group in kinds.items()
-    }
-
-
-def _flat_fields(records: Sequence[dict[str, Any]], hidden: set[str]) -> list[str]:
-    names = dict.fromkeys(name for record in records for name in record if name not in hidden)
-    return [name for name in names if not any(isinstance(record.get(name), (list, dict, tuple)) for record in records)]

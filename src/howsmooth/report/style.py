@@ -4,7 +4,7 @@ All figures of the package are made by `new_figure`, in the style that `figure_s
 with matplotlib, have it as well:
 
     with figure_style("paper"):
-        growth_figure(records, laws).savefig("growth.pdf")
+        draw(growth_picture(records)).savefig("growth.pdf")
 
 Fonts in PDF, PS and EPS files are embedded as Type 42 (TrueType), which publishers accept and editors can select; SVG
 files keep their text as text.
@@ -12,19 +12,20 @@ files keep their text as text.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from howsmooth.errors import InputError
-from howsmooth.report.ticks import separate_tick_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+FONT_SETTINGS = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}  # 42: TrueType; none: text as text
 
 Theme: TypeAlias = dict[str, Any]  # colours "background", "foreground", "muted", "grid"; the tuple "palette"
 
@@ -89,7 +90,8 @@ STYLES = {
     "slides": Style((10.0, 12.8), 0.58, 20, 18, 17, 15, 14.5, 1.7, 8.5, 120, 2, legend_columns=3),
 }
 _SMALL = Style(None, None, 13, 9.5, 9, 8, 7.5, 0.85, 3.6, 100, 4, legend_columns=1)  # many panels on a screen
-_ANIMATION = Style(None, None, 10.5, 10.5, 10, 9, 9, 1.0, 5.5, 110, 1)
+_PAGE = Style((4.4, 4.4), None, 10, 10, 9, 8.5, 8.5, 0.85, 4.0, 100, 1, legend_columns=1)  # readable on a phone
+ANIMATION = Style(None, None, 10.5, 10.5, 10, 9, 9, 1.0, 5.5, 110, 1)
 _ONE_COLUMN = 7.5  # inches: a figure declared wider than this gets the second of the widths
 _HEIGHT_SCALE = 1.1  # in the fixed widths, text takes a larger share of the height
 _SMALLEST_ROW = 5.2  # inches, of each of several rows of panels with large text
@@ -124,11 +126,19 @@ def figure_style(name: str) -> Iterator[Style]:
         _current.reset(token)
 
 
+@contextmanager
+def page_style() -> Iterator[None]:
+    """Draw panels of an HTML page within a `with` block: as wide as a phone, and enlarged on a screen."""
+    token = _current.set("page")
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def rc_parameters(style: Style) -> dict[str, Any]:
     """Return a style as parameters of matplotlib, for figures that a user draws."""
     from cycler import cycler
-
-    from howsmooth.report.styled_figure import FONT_SETTINGS
 
     width = style.widths[0] if style.widths else 6.4
     return {
@@ -166,6 +176,8 @@ def current_style(*, many_panels: bool = False) -> Style:
         many_panels: Whether the figure has many small panels.
     """
     name = _current.get()
+    if name == "page":
+        return _PAGE
     return _SMALL if many_panels and name == "screen" else STYLES[name]
 
 
@@ -184,58 +196,27 @@ def new_figure(width: float, height: float, theme: Theme, *, rows: int = 1, styl
         ...     print(new_figure(5.4, 4.6, THEMES["light"]).get_figwidth())
         3.3
     """
-    from howsmooth.report.styled_figure import StyledFigure
-
     style = style or current_style()
     if style.widths is not None:
         declared, width = width, style.widths[width > _ONE_COLUMN]
         height *= _HEIGHT_SCALE * width / declared
         if style.aspect is not None:
             height = max(min(height, style.aspect * width), rows * _SMALLEST_ROW if rows > 1 else 0.0)
-    return StyledFigure(figsize=(width, height), dpi=style.dpi, layout="constrained", facecolor=theme["background"])
+    return _figure_type()(figsize=(width, height), dpi=style.dpi, layout="constrained", facecolor=theme["background"])
 
 
-def set_heading(figure: Figure, text: str, theme: Theme) -> None:
-    """Set the title above all panels."""
-    figure.suptitle(
-        text,
-        color=theme["foreground"],
-        fontsize=current_style().heading_size,
-        fontweight="bold",
-        x=0.01,
-        ha="left",
-        wrap=True,
-    )
+@cache
+def _figure_type() -> type[Figure]:
+    """Return the class of all figures, which embeds fonts as `FONT_SETTINGS` says, whoever saves a figure."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
+    class StyledFigure(Figure):
+        def savefig(self, *args: Any, **kwargs: Any) -> None:
+            with rc_context(FONT_SETTINGS):
+                super().savefig(*args, **kwargs)
 
-def characters(width: float, size: float) -> int:
-    """Return how many characters of a font size, in points, fit into a width in inches."""
-    return max(20, round(width * 72 / (0.62 * size)))
-
-
-def finish_figure(figure: Figure, heading: str, theme: Theme) -> Figure:
-    """Complete a figure that was drawn directly with matplotlib: its title, line widths and tick labels."""
-    scale = current_style().line_scale
-    for panel in figure.axes:
-        legend = panel.get_legend()
-        for line in (*panel.lines, *(legend.get_lines() if legend else ())):
-            line.set_linewidth(scale * line.get_linewidth())
-    if heading:
-        set_heading(figure, heading, theme)
-    return separate_tick_labels(figure)
-
-
-def new_animation_figure(title: str, theme: Theme) -> tuple[Figure, Axes]:
-    """Return the figure of an animation, and its only panel; animations are for screens, whatever the style."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = new_figure(5.6, 5.2, theme, style=_ANIMATION)
-    FigureCanvasAgg(figure)
-    panel = figure.subplots()
-    apply_theme(panel, theme, _ANIMATION)
-    heading = textwrap.fill(title, characters(5.6, _ANIMATION.title_size))
-    panel.set_title(heading, color=theme["foreground"], fontsize=_ANIMATION.title_size, fontweight="bold", loc="left")
-    return figure, panel
+    return StyledFigure
 
 
 def apply_theme(panel: Axes, theme: Theme, style: Style | None = None, *, grid: bool = True) -> None:

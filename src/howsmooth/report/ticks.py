@@ -6,9 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from howsmooth.report.texts import shorten
+
 if TYPE_CHECKING:
     from matplotlib.axis import XAxis, YAxis
     from matplotlib.figure import Figure
+
+    from howsmooth.report.chart import Axis
 
 _DENSITIES = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))  # leading digits, from few to many
 _FEWEST, _MOST = 3, 8  # ticks of a logarithmic axis
@@ -76,6 +80,27 @@ def set_log_ticks(axis: XAxis | YAxis, low: float, high: float) -> None:
 
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
     axis.set_ticks(log_ticks(low, high))
+    axis.set_minor_locator(NullLocator())
+
+
+def set_ticks(axis: Any, declared: Axis) -> None:
+    """Set the ticks of an axis whose limits are known, as it declares them."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+
+    if declared.tick_labels:
+        axis.set_ticks(range(len(declared.tick_labels)), [shorten(label) for label in declared.tick_labels])
+    elif declared.scale == "exponents":
+        axis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+        axis.set_major_formatter(FuncFormatter(lambda power, _: "1" if abs(power) < 1e-9 else f"$10^{{{power:.0f}}}$"))
+    elif declared.ticks:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
+        axis.set_ticks(length_ticks(declared.ticks))
+    elif declared.scale == "log":
+        set_log_ticks(axis, *axis.get_view_interval())
+    else:
+        if declared.scale == "linear":
+            axis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10], integer=declared.integer_ticks))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(round(value, 12))))
     axis.set_minor_locator(NullLocator())
 
 

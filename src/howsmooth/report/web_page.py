@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
-import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -17,19 +18,15 @@ from markupsafe import Markup
 import howsmooth
 from howsmooth.lazy import deferred
 from howsmooth.questions import find_question
-from howsmooth.records import CURVE
 from howsmooth.report.caveats import caveats_of, sources_of
-from howsmooth.report.charts import METRICS, group_by, growth_chart, heat_maps, is_drawable, map_bounds_charts
-from howsmooth.report.page_tables import one_row_per_token, pack_columns, tables_of
-from howsmooth.report.rows import bound_rows, map_name, model_name, number
+from howsmooth.report.embedding import embed_json
+from howsmooth.report.page_tables import one_row_per_token, tables_of
+from howsmooth.report.rows import model_name, number
 from howsmooth.report.sections import by_question, sections_of
 from howsmooth.report.table import Table
 
-_SCRIPTS = ("table.js", "plot.js", "growth.js", "heat.js", "bounds.js", "attacks.js", "direction.js", "report.js")
-_TABLES_OF_THE_SCRIPT = ("measurements", "laws", "bounds", "worst-cases", "balls", "directions")
 _MAX_TITLE_MODELS = 3
-_VIEW_FIELDS = tuple(name for name in CURVE if name not in ("layer", "head"))  # one view of the page for each value
-_MAP_FIELDS = ("model", "text", "map", "layer", "head")
+_MAX_SAVED_ROWS = 12_000  # of a table that the page contains as a file to save
 
 
 def report_page(
@@ -56,16 +53,14 @@ def report_page(
         return own
     tables = tables_of(records) if tables is None else tables
     title = title or f"How smooth is attention? {_models(records)}".strip()
-    data = {
-        "title": title,
-        "tables": {name: pack_columns(table) for name, table in tables.items() if name in _TABLES_OF_THE_SCRIPT},
-        "charts": page_charts(records, tables),
-    }
+    saved = {name: table for name, table in tables.items() if len(table) <= _MAX_SAVED_ROWS}
     return render(
         "report.html",
-        _SCRIPTS,
+        ("report.js",),
         title=title,
-        data=embed_json(data),
+        data=embed_json({name: _packed_csv(name, table) for name, table in saved.items()}),
+        downloads=list(saved),
+        left_out=[name for name in tables if name not in saved],
         tiles=_tiles(records, tables),
         sections=sections_of(records),
         caveats=caveats_of(records, notes),
@@ -81,60 +76,13 @@ def _own_page(records: Sequence[dict[str, Any]]) -> str | None:
     return None if page is None else str(deferred(page)(records))
 
 
-def page_charts(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> dict[str, Any]:
-    """Return the charts of the page as JSON: growth and heat maps of each view, bounds of each map.
-
-    Series of growth refer to rows of the table of measurements instead of repeating their numbers.
-    """
-    measured: Sequence[dict[str, Any]] = tables["measurements"].rows if "measurements" in tables else ()
-    row_index = {id(row): index for index, row in enumerate(measured)}
-    laws = {tuple(row[name] for name in CURVE): row["law"] for row in tables["laws"].rows} if "laws" in tables else {}
-    views = []
-    for view, rows in group_by(measured, *_VIEW_FIELDS).items():
-        heat = {
-            metric: {
-                kind: [{**one.to_json(), "n": n} for one, n in zip(maps, _lengths(rows), strict=False)]
-                for kind, maps in heat_maps(rows, metric).items()
-            }
-            for metric in METRICS
-        }
-        growth = None
-        if any(map(is_drawable, rows)):
-            of_view = {
-                key: law
-                for key, law in laws.items()
-                if all(key[CURVE.index(name)] == part for name, part in zip(_VIEW_FIELDS, view, strict=True))
-            }
-            growth = growth_chart(rows, of_view, max_labelled=len(rows)).to_json()
-            curves = {map_name(*key): (key, group) for key, group in group_by(rows, "layer", "head").items()}
-            for series in growth["series"]:
-                (layer, head), group = curves[series["label"]]
-                for numbers in ("x", "y", "lower", "upper"):
-                    series.pop(numbers, None)
-                series |= {
-                    "layer": layer,
-                    "head": head,
-                    "rows": [row_index[id(row)] for row in group if is_drawable(row)],
-                }
-        views.append({"view": view, "growth": growth, "heat": heat})
-    bounds = [
-        record
-        for record in records
-        if record["kind"] == "bound"
-        and record["measured"]["value"] > 0
-        and record["log_ratio"] is not None
-        and record["log_value"] is not None
-    ]
-    charts = [
-        {"map": key, "charts": [chart.to_json() for chart in map_bounds_charts(rows, map_name(*key[-2:]))]}
-        for key, group in group_by(bounds, *_MAP_FIELDS).items()
-        for rows in bound_rows(group).values()
-    ]
-    return {"views": views, "bounds": charts}
+def _packed_csv(name: str, table: Table) -> str:
+    """Return a table as CSV with all digits, compressed, for the page to save."""
+    return base64.b64encode(gzip.compress(_csv(name, table).encode("utf-8"), mtime=0)).decode("ascii")
 
 
-def _lengths(rows: Sequence[dict[str, Any]]) -> list[int]:
-    return sorted({row["n"] for row in rows if is_drawable(row) and row["layer"] is not None})
+def _csv(name: str, table: Table) -> str:
+    return (one_row_per_token(table) if name == "directions" else table).csv()
 
 
 def write_csv(tables: dict[str, Table], folder: Path) -> list[Path]:
@@ -142,7 +90,7 @@ def write_csv(tables: dict[str, Table], folder: Path) -> list[Path]:
     written = []
     for name, table in tables.items():
         path = folder / f"{name}.csv"
-        path.write_text((one_row_per_token(table) if name == "directions" else table).csv(), encoding="utf-8")
+        path.write_text(_csv(name, table), encoding="utf-8")
         written.append(path)
     return written
 
@@ -171,17 +119,6 @@ def render(template: str, scripts: Sequence[str] = (), **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def embed_json(data: Any) -> Markup:
-    r"""Return JSON for a <script> element, with `<` escaped so that no text in it can close the element.
-
-    Example:
-        >>> str(embed_json({"token": "</script><b>"}))
-        '{"token":"\\u003c/script>\\u003cb>"}'
-    """
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
-
-
 def _models(records: Sequence[dict[str, Any]]) -> str:
     names = [model_name(name) for name in dict.fromkeys(record.get("model") for record in records) if name]
     more = f" and {len(names) - _MAX_TITLE_MODELS} more" if len(names) > _MAX_TITLE_MODELS else ""
@@ -198,17 +135,19 @@ def _tiles(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> list[
             ("models" if len(models) > 1 else "model", _models(records)),
             *([("longest text", f"{max(lengths):,} tokens")] if lengths else []),
         ]
-    values = (
-        [value for value in tables["measurements"].values("value") if value is not None]
-        if ("measurements" in tables)
-        else []
-    )
+    # Other quantities than the constant, such as what the scripts of a paper return, are not pooled with it.
+    rows = [row for row in tables["measurements"].rows if _is_constant(row)] if "measurements" in tables else []
+    values = [row["value"] for row in rows if row["value"] is not None and math.isfinite(row["value"])]
     if values:
         tiles.append(("Lip, smallest to largest", f"{number(min(values), 3)} … {number(max(values), 3)}"))
-    laws = [row["law"] for row in tables["laws"].rows] if "laws" in tables else []
+    laws = [row["law"] for row in tables["laws"].rows if _is_constant(row)] if "laws" in tables else []
     powers = [law.exponent for law in laws if law.shown]
     if powers:
         ends = dict.fromkeys(f"{round(end, 2) + 0.0:.2f}".replace("-", "−") for end in (min(powers), max(powers)))
         which = "" if len(powers) == len(laws) else f" ({len(powers)} of {len(laws)} curves)"
         tiles.append(("exponent α of Lip ≈ C nᵅ" + which, " … ".join(ends)))
     return tiles
+
+
+def _is_constant(row: dict[str, Any]) -> bool:
+    return row.get("quantity") in (None, "lipschitz")

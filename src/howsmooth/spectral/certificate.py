@@ -113,16 +113,21 @@ def lanczos_polynomial(
 def _log_sum_of_squares(
     ritz: NDArray[np.float64], last_entries: NDArray[np.float64], coupling: NDArray[np.float64], orthogonal: bool
 ) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Return log Σ_j p_j(x)², or log p_q(x)² alone, as a function of x/θ − 1 (b,), by the closed form above."""
+    """Return log Σ_j p_j(x)², or log p_q(x)² alone, as a function of x/θ − 1 (b,), by the closed form above.
+
+    Where θ is 0 it is not a number: it is beyond no limit, and the ceiling remains.
+    """
     top = ritz[:, -1:]
-    gaps = (top - ritz) / top
-    log_coupling = np.log(coupling / top).sum(axis=1)
-    weight = (coupling[:, -1:] / top * last_entries) ** 2 if orthogonal else np.zeros_like(last_entries)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gaps = (top - ritz) / top
+        log_coupling = np.log(coupling / top).sum(axis=1)
+        weight = (coupling[:, -1:] / top * last_entries) ** 2 if orthogonal else np.zeros_like(last_entries)
 
     def log_sum(excess: NDArray[np.float64]) -> NDArray[np.float64]:
         distance = excess[:, None] + gaps  # (x − θ_i)/θ, without cancellation
-        log_last = np.log(distance).sum(axis=1) - log_coupling
-        total: NDArray[np.float64] = 2 * log_last + np.log1p((weight / distance**2).sum(axis=1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            log_last = np.log(distance).sum(axis=1) - log_coupling
+            total: NDArray[np.float64] = 2 * log_last + np.log1p((weight / distance**2).sum(axis=1))
         return total
 
     return log_sum

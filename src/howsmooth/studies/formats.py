@@ -5,7 +5,6 @@ A file is written under a temporary name and renamed when it is complete.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from typing import Any, TextIO
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.questions import record_error
-from howsmooth.reading import read_whole
+from howsmooth.reading import read_whole, replacing
 from howsmooth.records import (
     ChangedRecord,
     ExistingLines,
@@ -201,22 +200,16 @@ def write_records(records: Records, path: str | Path, form: str | None = None) -
     form = form or _format_of(target)
     if target.is_dir() or not target.parent.is_dir():
         raise InputError(f"expected a file in a folder that exists, got {path}; name another one")
-    partial = target.with_name(f".{target.name}.partial")
-    with only_writer(path, "a file of records", "file"):
-        try:
+    try:
+        with only_writer(path, "a file of records", "file"), replacing(target) as partial:
             if form == "parquet":
-                count = _write_parquet(records, partial)
-            else:
-                with open(partial, "w", encoding="utf-8", newline="") as stream:
-                    count = _write_lines(records, stream, form)
-            os.replace(partial, target)
-        except OSError as error:
-            raise InputError(
-                f"expected a writable file, got {path} ({(error.strerror or str(error)).lower()}); name another one"
-            ) from None
-        finally:
-            partial.unlink(missing_ok=True)
-    return count
+                return _write_parquet(records, partial)
+            with open(partial, "w", encoding="utf-8", newline="") as stream:
+                return _write_lines(records, stream, form)
+    except OSError as error:
+        raise InputError(
+            f"expected a writable file, got {path} ({(error.strerror or str(error)).lower()}); name another one"
+        ) from None
 
 
 def _format_of(path: Path) -> str:

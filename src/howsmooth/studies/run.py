@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from howsmooth.models import Model
-from howsmooth.questions.spec import EngineSpec, Spec, refuse_connection
+from howsmooth.questions.spec import Spec, refuse_connection
 from howsmooth.studies.plan import Plan, prepare, prepare_model
 from howsmooth.studies.store import Store, description_of
 from howsmooth.studies.worker import ProgressCallback, records_of_bundle, run_bundle
@@ -34,31 +34,6 @@ class Progress:
     failed: int = 0
     seconds_left: float = 0.0
     seconds_done: float = 0.0
-
-
-class CustomPlan(Protocol):
-    """A plan whose bundles are not those of a `Spec`; it brings the function that computes them."""
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """What the store keeps as the study."""
-
-    @property
-    def engine(self) -> EngineSpec:
-        """Where the bundles run."""
-
-    @property
-    def work(self) -> Callable[[Any], Iterable[list[Any]]]:
-        """The function that computes the results of a bundle."""
-
-    def tasks(self) -> Iterator[str]:
-        """Yield the hashes of all tasks."""
-
-    def bundles(self, done: Callable[[list[str]], set[str]]) -> Iterator[Any]:
-        """Yield the bundles without the tasks that are done."""
-
-    def workers_and_threads(self) -> tuple[int, int]:
-        """Return the number of processes, and the threads of each."""
 
 
 def measure(
@@ -123,7 +98,7 @@ def records_of(
 
 
 def run_study(
-    study: Spec | Plan | CustomPlan | Sequence[Plan],
+    study: Spec | Plan | Sequence[Plan],
     store: str | Path | Store,
     *,
     progress: Callable[[Progress], None] | None = None,
@@ -159,7 +134,7 @@ def run_study(
         ...     run_study(study, f"{folder}/study.sqlite")
         {'planned': 2, 'done': 2, 'failed': 0, 'other': 0}
     """
-    plans: Sequence[Plan | CustomPlan]
+    plans: Sequence[Plan]
     if isinstance(study, Spec):
         refuse_connection(study, connect)
         plans = [prepare(study, log=log, trust_remote_code=trust_remote_code, allow_pickle=allow_pickle)]
@@ -169,7 +144,7 @@ def run_study(
         with Store.write(store) as opened:
             if opened.recovered and log is not None:
                 log(opened.recovered)
-            return run_study(plans, opened, progress=progress)  # type: ignore[arg-type]
+            return run_study(plans, opened, progress=progress)
     store.plan(description_of([plan.description for plan in plans]), chain.from_iterable(p.tasks() for p in plans))
     counts = store.counts()
     if counts["done"] < counts["planned"]:
@@ -180,9 +155,7 @@ def run_study(
     return store.counts()
 
 
-def _run_remaining(
-    plan: Plan | CustomPlan, store: Store, state: Progress, progress: Callable[[Progress], None] | None
-) -> None:
+def _run_remaining(plan: Plan, store: Store, state: Progress, progress: Callable[[Progress], None] | None) -> None:
     """Compute the tasks that the store has no record of, and store each result as it arrives."""
     report = progress or (lambda state: None)
     seconds_by_task: dict[str, float] = {}  # of the tasks that are running
@@ -194,7 +167,8 @@ def _run_remaining(
             seconds_by_task.update(dict.fromkeys(tasks, bundle.seconds / len(tasks)))
             yield bundle
 
-    engine = select_engine(plan)(submitted(), _work_of(plan))
+    work = run_bundle if plan.model is None else partial(run_bundle, model=plan.model)
+    engine = select_engine(plan)(submitted(), work)
     try:
         for results in engine:
             state.done += store.add(results)
@@ -208,14 +182,7 @@ def _run_remaining(
         engine.close()
 
 
-def _work_of(plan: Plan | CustomPlan) -> Callable[[Any], Iterable[list[Any]]]:
-    """Return the function that computes the results of a bundle."""
-    if not isinstance(plan, Plan):
-        return plan.work
-    return run_bundle if plan.model is None else partial(run_bundle, model=plan.model)
-
-
-def select_engine(plan: Plan | CustomPlan) -> Callable[..., Generator[list[Any], None, None]]:
+def select_engine(plan: Plan) -> Callable[..., Generator[list[Any], None, None]]:
     """Return the engine of a plan, as a function of bundles and work."""
     engine = plan.engine
     if engine.kind == "ray":

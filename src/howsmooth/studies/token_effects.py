@@ -9,14 +9,15 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import token_gains
-from howsmooth.questions.inputs import chosen_layers, run_fields
+from howsmooth.questions.inputs import chosen_layers
 from howsmooth.questions.quantities import all_shares, estimate_at
 from howsmooth.questions.spec import ModelSpec
+from howsmooth.questions.work import Work
+from howsmooth.studies.plan import prepare_model
 from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
     from howsmooth.models import Model
-    from howsmooth.texts.cutting import TokenChunk
 
 
 def move_one_token(model: Model, corpus: Corpus, spec: ModelSpec, position: int) -> dict[str, Any]:
@@ -48,15 +49,14 @@ def move_one_token(model: Model, corpus: Corpus, spec: ModelSpec, position: int)
     n = spec.lengths[0]
     if not 0 <= position < n:
         raise InputError(f"expected a token between 0 and {n - 1}, got {position}; choose one of the text")
-    chunk, f, x = _first_map(model, corpus, spec)
+    f, x, fields = _first_map(model, corpus, spec)
     estimate = estimate_at(f, x, tokens=[position], solver=spec.spectral_solver, strict=False)
     return {
-        **_map_fields(model, corpus, spec),
+        **fields,
         "position": position,
-        "token": chunk.words[position],
+        "token": fields["words"][position],
         **estimate.as_record(),
         "response_shares": all_shares(estimate.response.double().square().sum(-1)),
-        "words": list(chunk.words),
     }
 
 
@@ -82,17 +82,16 @@ def move_each_token(model: Model, corpus: Corpus, spec: ModelSpec, *, tol: float
         >>> record["status"], len(record["gains"])
         ('converged', 8)
     """
-    chunk, f, x = _first_map(model, corpus, spec)
+    f, x, fields = _first_map(model, corpus, spec)
     found = token_gains(f, x, solver=spec.spectral_solver, tol=tol, strict=False)
     return {
-        **_map_fields(model, corpus, spec),
+        **fields,
         "tol": tol,
         "gains": found.value.tolist(),
         "lower": found.lower.tolist(),
         "upper": found.upper.tolist(),
         "confidence": found.confidence,
         "status": next((status for status in found.status if status != "converged"), "converged"),
-        "words": list(chunk.words),
     }
 
 
@@ -107,22 +106,10 @@ def moves_tokens_in_one_pass(model: Model, spec: ModelSpec) -> bool:
     )
 
 
-def _first_map(model: Model, corpus: Corpus, spec: ModelSpec) -> tuple[TokenChunk, Any, Tensor]:
-    """Return the first chunk of a spec, and the map of its first layer with the tokens that enter it."""
-    n, layer = spec.lengths[0], chosen_layers(model, spec)[0]
-    chunk, *_ = model.chunks(corpus, n, 1, special_tokens=spec.adds_special_tokens)
-    if spec.is_attention:
-        return chunk, model.attention(layer, n), model.activations(chunk, [layer])[layer]
-    at = model.map_at(chunk, layer, spec.map_name)
-    return chunk, at.f, at.x
-
-
-def _map_fields(model: Model, corpus: Corpus, spec: ModelSpec) -> dict[str, Any]:
-    return {
-        "model": model.name,
-        "layer": chosen_layers(model, spec)[0],
-        "head": None,
-        "map": spec.map_name,
-        "n": spec.lengths[0],
-        **run_fields(model, corpus, spec),
-    }
+def _first_map(model: Model, corpus: Corpus, spec: ModelSpec) -> tuple[Any, Tensor, dict[str, Any]]:
+    """Return the map of the first layer of a spec, the tokens of the first chunk that enter it, and fields of both."""
+    first = {"layers": chosen_layers(model, spec)[:1], "lengths": spec.lengths[:1], "samples": 1}
+    work = Work(next(prepare_model(spec.model_copy(update=first), model, corpus).bundles()), model)
+    at = {**work.bundle.first, "head": None}
+    f, x = work.attention_and_tokens(at) if spec.is_attention else work.map_and_tokens(at)
+    return f, x, {**work.fields, **work.sample_fields(at), "map": spec.map_name, "words": work.words(at["sample"])}

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import torch
-
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, first_line, is_out_of_memory
 from howsmooth.models import Model
 from howsmooth.models.loading import cached_model
 from howsmooth.questions import find_question
@@ -32,20 +30,17 @@ class TaskResult(NamedTuple):
     error: str | None = None
 
 
-def run_bundle(
-    bundle: Bundle, progress: ProgressCallback | None = None, model: Model | None = None
-) -> Iterator[list[TaskResult]]:
+def run_bundle(bundle: Bundle, model: Model | None = None) -> Iterator[list[TaskResult]]:
     """Compute the places of a bundle and yield the results of one call of `answer` after another.
 
     An exception becomes the error message of the place at which it was raised; the other places are still computed.
 
     Args:
         bundle: The places.
-        progress: Called with the coordinates of the first place of each call.
         model: Used instead of loading the model that the bundle names.
     """
     together = find_question(bundle.question).batches is not None
-    for places, results in _calls(bundle, progress, model):
+    for places, results in _calls(bundle, None, model):
         found: list[TaskResult] = []
         try:
             for place, record in results:
@@ -107,14 +102,7 @@ def _records(question: Question, work: Work, places: list[Place]) -> Iterator[tu
 
 def error_message(error: Exception, bundle: Bundle) -> str:
     """Return an exception as one line."""
-    first_line = (str(error) or type(error).__name__).strip().splitlines()[0]
     if is_out_of_memory(error):
         where = "" if bundle.samples is None else f" at n = {bundle.samples.n}"
-        return f"out of memory{where} ({first_line[:120]}); set max_memory, use fewer workers or shorter lengths"
-    return first_line if isinstance(error, InputError) else f"{type(error).__name__}: {first_line}"
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an error is a failed allocation; torch raises a plain RuntimeError for it on a CPU."""
-    failed = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-    return failed or "allocate" in str(error) or "out of memory" in str(error)
+        return f"out of memory{where} ({first_line(error)[:120]}); set max_memory, use fewer workers or shorter lengths"
+    return first_line(error) if isinstance(error, InputError) else f"{type(error).__name__}: {first_line(error)}"

@@ -24,7 +24,7 @@ from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, first_line
 from howsmooth.extras import require
 from howsmooth.reading import read_whole
 from howsmooth.texts.generated import DEFAULT_WORDS, generated_text
@@ -260,7 +260,7 @@ def _read_dataset(name: str, split: str, column: str | None, subset: str | None)
         # Version 3 of the library asks on the terminal whether a script may run; version 4 has none and accepts False.
         table = datasets.load_dataset(name, subset, split=split, trust_remote_code=False)
     except Exception as error:  # exceptions of the library, of the hub and of the network
-        reason = (str(error) or type(error).__name__).strip().splitlines()[0].rstrip(".")
+        reason = first_line(error)
         raise InputError(
             f"cannot read the dataset {name!r}, split {split!r} ({reason}); check the name, the split "
             "and the network, or give a file"

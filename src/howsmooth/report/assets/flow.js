@@ -1,7 +1,6 @@
 "use strict";
-// Draws tokens along depth on a canvas, and charts next to it, from the JSON block of the page.
+// Draws tokens along depth on a canvas, from the JSON block of the page, and shows the depth in the charts next to it.
 const scenes = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
 const reducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const TRAIL_LENGTH = 8;          // saved depths in the trail behind a token
@@ -35,7 +34,7 @@ function open(index) {
   byId("tokens").classList.toggle("turns", scene.dim === 3);
   byId("tokens").setAttribute("aria-label", scene.title + ": " + scene.names.join(", "));
   byId("turning").hidden = scene.dim !== 3;
-  buildCharts();
+  buildCharts(index);
   show(0);
 }
 
@@ -87,7 +86,7 @@ function tokenColour(i, palette) {
 
 function drawTokens() {
   const [ctx, width, height] = clearedCanvas(byId("tokens")), project = projection(width, height);
-  const palette = [0, 1, 2, 3, 4, 5].map((k) => colour("--c" + k));
+  const palette = [0, 1, 2, 3, 4, 5].map((k) => colour("--series-" + k));
   ctx.fillStyle = colour("--background");
   ctx.fillRect(0, 0, width, height);
   if (scene.dim === 3) drawAxes(ctx, project); else drawFrame(ctx, project, width, height);
@@ -169,98 +168,38 @@ function drawFrame(ctx, project, width, height) {
 const fromAsinh = (v) => scene.asinh_scale * Math.sinh(v);  // the stored coordinate is asinh(x / asinh_scale)
 
 // ---- charts -----------------------------------------------------------------------------------------------------
-function buildCharts() {
-  byId("charts").replaceChildren();
-  charts = scene.charts.map((chart) => {
-    const figure = document.createElement("section"), heading = document.createElement("h2");
-    const legend = document.createElement("ul"), canvas = document.createElement("canvas");
-    figure.className = "chart";
-    heading.textContent = chart.title;
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", chart.title + ": " + chart.curves.map((c) => c.name).join(", "));
-    const values = chart.curves.map((curve) => {
-      const item = document.createElement("li"), line = document.createElement("i"), value = document.createElement("b");
-      line.style.borderTopStyle = ["solid", "dashed", "dotted"][curve.dash];
-      line.style.borderTopColor = `var(--c${curve.colour})`;
-      item.append(line, curve.name + " ", value);
-      legend.append(item);
-      return value;
-    });
-    figure.append(heading, legend, canvas);
-    byId("charts").append(figure);
+// The pictures are in the page; a line in each goes along with the depth, and its legend shows the values there.
+function buildCharts(index) {
+  document.querySelectorAll("#charts > div").forEach((part, i) => { part.hidden = i !== index; });
+  const figures = [...document.querySelectorAll(`#scene-${index} figure`)];
+  charts = figures.map((figure, i) => {
+    const svg = figure.querySelector("svg"), panel = svg.querySelector('[id$="-patch_2"] path').getBBox();
+    const line = svg.querySelector(".now") || svg.appendChild(document.createElementNS(SVG, "line"));
+    line.setAttribute("class", "now");
+    line.setAttribute("y1", panel.y);
+    line.setAttribute("y2", panel.y + panel.height);
     const scrub = (event) => {
-      const box = canvas.getBoundingClientRect(), share = (event.clientX - box.left - 46) / (box.width - 56);
-      const [first, end] = [scene.depths[0], scene.depths[scene.depths.length - 1]], t = first + share * (end - first);
-      let best = 0;
-      scene.depths.forEach((d, i) => { if (Math.abs(d - t) < Math.abs(scene.depths[best] - t)) best = i; });
+      const box = svg.getBoundingClientRect(), scale = box.width / svg.viewBox.baseVal.width;
+      const share = ((event.clientX - box.left) / scale - panel.x) / panel.width;
+      const [first, end] = [scene.depths[0], scene.depths.at(-1)], t = first + share * (end - first);
       pause();
-      show(best);
+      show(scene.depths.reduce((best, d, k) => (Math.abs(d - t) < Math.abs(scene.depths[best] - t) ? k : best), 0));
     };
-    canvas.addEventListener("pointerdown", (event) => { canvas.setPointerCapture(event.pointerId); scrub(event); });
-    canvas.addEventListener("pointermove", (event) => { if (event.buttons) scrub(event); });
-    return { chart, canvas, values };
+    svg.onpointerdown = scrub;
+    svg.onpointermove = (event) => { if (event.buttons) scrub(event); };
+    const values = [...figure.querySelectorAll("[data-series]")].map((button) =>
+      button.querySelector("b") || button.appendChild(make("b")));
+    return { line, panel, values, curves: scene.charts[i] };
   });
 }
 
-function drawChart({ chart, canvas, values }) {
-  const [ctx, width, height] = clearedCanvas(canvas), left = 46, right = width - 10, top = 8, bottom = height - 20;
-  const depths = scene.depths, x = (t) => left + (right - left) * (t - depths[0]) / ((depths[depths.length - 1] - depths[0]) || 1);
-  const map = chart.log ? Math.log10 : (v) => v;
-  const drawable = (v) => v !== null && (!chart.log || v > chart.minimum);
-  const all = chart.curves.flatMap((c) => c.values).filter(drawable).map(map);
-  if (!all.length) return;
-  let low = Math.min(...all), high = Math.max(...all);
-  if (!chart.log) { low = Math.min(low, 0); high = Math.max(high, low + 1e-9); }
-  if (high - low < 1e-9) { low -= 0.5; high += 0.5; }
-  const y = (v) => bottom - (bottom - top) * (map(v) - low) / (high - low);
-  ctx.lineWidth = 1;
-  ctx.strokeStyle = colour("--line");
-  ctx.fillStyle = colour("--muted");
-  let tickValues = ticks(low, high, 4);
-  if (chart.log) {
-    tickValues = tickValues.filter((v) => Number.isInteger(Math.round(v * 1e9) / 1e9)).map((v) => 10 ** v);
-    if (tickValues.length < 2) tickValues = [Math.floor(low), Math.ceil(low), Math.floor(high)].flatMap((k) => [1, 2, 5].map((m) => m * 10 ** k))
-      .filter((v) => Math.log10(v) >= low - 1e-9 && Math.log10(v) <= high + 1e-9);
-  }
-  for (const v of tickValues) {
-    ctx.beginPath(); ctx.moveTo(left, y(v)); ctx.lineTo(right, y(v)); ctx.stroke();
-    ctx.textAlign = "right";
-    ctx.fillText(number(v), left - 6, y(v) + 4);
-  }
-  ctx.textAlign = "center";
-  for (const t of ticks(depths[0], depths[depths.length - 1], 6)) {  // a label at the end stays on the canvas
-    const label = number(t);
-    ctx.fillText(label, Math.min(x(t), width - ctx.measureText(label).width / 2 - 1), height - 5);
-  }
-  ctx.textAlign = "left";
-  for (const curve of chart.curves) {
-    ctx.strokeStyle = ctx.fillStyle = colour("--c" + curve.colour);
-    ctx.lineWidth = 1.8;
-    ctx.setLineDash([[], [6, 4], [2, 3]][curve.dash]);
-    ctx.beginPath();
-    let started = false;
-    curve.values.forEach((v, i) => {
-      if (!drawable(v)) return;
-      if (started && chart.steps) ctx.lineTo(x(depths[i]), ctx.previous);
-      ctx[started ? "lineTo" : "moveTo"](x(depths[i]), y(v));
-      ctx.previous = y(v);
-      started = true;
-    });
-    ctx.stroke();
-  }
-  ctx.setLineDash([]);
-  const k = Math.round(frame), before = Math.floor(frame), after = Math.min(before + 1, depths.length - 1);
-  const now = x(depths[before] + (frame - before) * (depths[after] - depths[before]));
-  ctx.strokeStyle = colour("--foreground");
-  ctx.lineWidth = 1;
-  ctx.beginPath(); ctx.moveTo(now, top - 4); ctx.lineTo(now, bottom + 3); ctx.stroke();
-  chart.curves.forEach((curve, i) => {
-    const v = curve.values[k];
-    values[i].textContent = number(v);
-    if (!drawable(v)) return;
-    ctx.fillStyle = colour("--c" + curve.colour);
-    ctx.beginPath(); ctx.arc(x(depths[k]), y(v), 3.5, 0, 2 * Math.PI); ctx.fill();
-  });
+function drawChart({ line, panel, values, curves }) {
+  const depths = scene.depths, low = Math.floor(frame), high = Math.min(low + 1, depths.length - 1);
+  const t = depths[low] + (frame - low) * (depths[high] - depths[low]);
+  const x = panel.x + panel.width * (t - depths[0]) / ((depths.at(-1) - depths[0]) || 1);
+  line.setAttribute("x1", x);
+  line.setAttribute("x2", x);
+  curves.forEach((curve, i) => { values[i].textContent = number(curve[Math.round(frame)]); });
 }
 
 // ---- time -------------------------------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from howsmooth.errors import first_line
+
 Result = tuple[str, dict[str, Any] | None, str | None]  # task, record, error; `TaskResult` is one
 
 
 def error_message(error: BaseException) -> str:
     """Return the first line of an error, with its type unless it is a `ValueError`."""
-    first_line = (str(error) or type(error).__name__).strip().splitlines()[0]
-    return first_line if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line}"
+    return first_line(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {first_line(error)}"
 
 
 def failed_results(bundle: Any | None, error: str) -> list[Result]:

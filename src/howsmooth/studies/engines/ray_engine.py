@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from howsmooth.errors import InputError
+from howsmooth.errors import InputError, first_line
 from howsmooth.extras import require
 from howsmooth.studies.engines.in_flight import InFlight, Result, error_message, failed_results
 
@@ -167,7 +167,7 @@ def _joined(ray: Any, address: str) -> Iterator[None]:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+        reason = first_line(error)
         raise InputError(
             f"expected a Ray cluster at {address}, got none ({reason}); start one with "
             "`ray start --head`, or leave the address out"

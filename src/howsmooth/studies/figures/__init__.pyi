@@ -1,9 +1,9 @@
 from howsmooth.studies.figures.definition import (
     Figure as Figure,
+    Options as Options,
     figure_names as figure_names,
     read_figure as read_figure,
 )
-from howsmooth.studies.figures.options import Options as Options
 from howsmooth.studies.figures.run import Outcome as Outcome, run_figure as run_figure
 from howsmooth.studies.figures.panels import (
     laws_of as laws_of,

@@ -1,9 +1,11 @@
-"""Definition of a figure: what is measured, how it is drawn, and the published lines."""
+"""Definition of a figure: what is measured, how it is drawn, the published lines, and what a user may change."""
 
 from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Collection
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Annotated, Any, Literal
 
@@ -12,7 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from howsmooth.errors import InputError, describe_validation_errors
 from howsmooth.questions.fields import StrictModel, parse_lengths
 from howsmooth.questions.measure import MeasureSpec
-from howsmooth.questions.spec import ModelChoice
+from howsmooth.questions.spec import ModelChoice, ModelSpec
 
 FIGURES = ("text", "radius", "adversarial", "norms", "others", "synthetic")
 
@@ -54,6 +56,53 @@ class Figure(StrictModel):
     studies: tuple[MeasureSpec, ...] = ()
     generated: tuple[GeneratedInput, ...] = ()
     published: tuple[Published, ...] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """Values that replace those of a figure's file.
+
+    Attributes:
+        models: Names of models, instead of the figure's.
+        layers: Layers of each model.
+        lengths: Numbers of tokens.
+        samples: Samples of each length.
+        tol: Relative width of intervals.
+        gpt2_attention: A file with GPT-2's attention layers, for generated inputs.
+        workers: Number of processes.
+        quick: Take few short lengths and two samples.
+    """
+
+    models: tuple[str, ...] = ()
+    layers: tuple[int, ...] | None = None
+    lengths: Any = None
+    samples: int | None = None
+    tol: float | None = None
+    gpt2_attention: str | None = None
+    workers: int | None = None
+    quick: bool = False
+
+    @classmethod
+    def of_spec(cls, spec: ModelSpec, given: Collection[str], **others: Any) -> Options:
+        """Return the fields of a spec that the user has given; the figure's file decides the others.
+
+        Args:
+            spec: The spec.
+            given: Names of the fields that were given.
+            others: Other options.
+        """
+        if "lengths" in given and min(spec.lengths) < 2:
+            raise InputError(
+                f"expected lengths of at least 2, got {min(spec.lengths)}; one token has nothing to attend to"
+            )
+        fields = {
+            name: getattr(spec, name) for name in ("models", "layers", "lengths", "samples", "tol") if name in given
+        }
+        if "models" in fields:
+            fields["models"] = tuple(model.label for model in spec.models)
+        if fields.get("layers") == "all":
+            del fields["layers"]
+        return cls(**fields, workers=spec.engine.workers, **others)
 
 
 def figure_names() -> list[str]:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -29,12 +29,13 @@ from howsmooth.attention import SelfAttention
 from howsmooth.bounds import LayerForm, Refused, this_project
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
-from howsmooth.models import AttentionFile, Model, load
+from howsmooth.models import AttentionFile, Model
 from howsmooth.models.identity import model_identity
+from howsmooth.models.loading import cached_model
 from howsmooth.models.map_types import MAP_VERSION
 from howsmooth.models.released_scripts import adversarial_points, without_causal_mask
 from howsmooth.questions.quantities import EvaluationPoint, compute_quantity
-from howsmooth.questions.spec import EngineSpec
+from howsmooth.questions.spec import ModelChoice, Spec, load_arguments
 from howsmooth.records import make_record
 from howsmooth.records.provenance import provenance
 from howsmooth.spectral import Solver
@@ -60,194 +61,118 @@ BOUNDS: tuple[Request, ...] = (("this_project.upper", "bound"), ("this_project.t
 _cached_provenance = cache(provenance)
 
 
-@dataclass(frozen=True)
-class Job:
-    """What is computed at one generated input, or on one ball. It is a bundle for the engines.
-
-    Attributes:
-        kind: "adversarial", "synthetic" or "bounds".
-        source: Keyword arguments of `howsmooth.load`, or {"file": path}.
-        layer: The layer.
-        head: The head; None for the whole layer.
-        n: Number of tokens.
-        sample: Number of the sample.
-        radius: Radius of the sphere or ball.
-        solver: The options of a solve.
-        shared_fields: Fields that all records of the job share.
-        requests: What is computed -> hash of its task.
-        seconds: Estimated time.
-    """
-
-    kind: str
-    source: dict[str, Any]
-    layer: int
-    head: int | None
-    n: int
-    sample: int
-    radius: float
-    solver: Solver
-    shared_fields: dict[str, Any]
-    requests: dict[Request, str]
-    seconds: float = 1.0
-
-    @property
-    def tasks(self) -> list[str]:
-        """Hashes of all tasks."""
-        return list(self.requests.values())
-
-    def without(self, done: set[str]) -> Job | None:
-        """Return a copy without the tasks in `done`, or None if no task remains."""
-        remaining = {request: task for request, task in self.requests.items() if task not in done}
-        return replace(self, requests=remaining) if remaining else None
-
-
-@dataclass(frozen=True)
-class JobPlan:
-    """Jobs as a plan for `run_study`. They run in this process: they are small, and the model is loaded already.
-
-    Attributes:
-        figure: Name of the figure.
-        jobs: The jobs.
-    """
-
-    figure: str
-    jobs: tuple[Job, ...]
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """What the store keeps as the study."""
-        return {"made": self.figure}
-
-    @property
-    def engine(self) -> EngineSpec:
-        """The engine: this process."""
-        return EngineSpec(workers=0)
-
-    @property
-    def work(self) -> Callable[[Job], Iterator[list[TaskResult]]]:
-        """The function that computes the results of a job."""
-        return run_job
-
-    def workers_and_threads(self) -> tuple[int, int]:
-        """Return no worker processes, and one thread."""
-        return 0, 1
-
-    def tasks(self) -> Iterator[str]:
-        """Yield the hashes of all tasks."""
-        return (task for job in self.jobs for task in job.tasks)
-
-    def bundles(self, done: Callable[[list[str]], set[str]] = lambda tasks: set()) -> Iterator[Job]:
-        """Yield the jobs without finished tasks."""
-        for job in self.jobs:
-            remaining = job.without(done(job.tasks))
-            if remaining is not None:
-                yield remaining
-
-
 @dataclass(frozen=True, eq=False)
 class LabelledModel:
     """A model, or a file of attention layers, with its name in records.
 
     Attributes:
         label: Name in records.
-        source: Keyword arguments of `howsmooth.load`, or {"file": path}.
+        name: The name that it was loaded by; None for a file.
         model: The model.
         identity: As `model_identity` returns it.
+        directions: Layer and head -> the scripts' first token and the point of all others, for R = 1.
     """
 
     label: str
-    source: dict[str, Any]
+    name: str | None
     model: Model
-    identity: dict[str, Any] = field(default_factory=dict)
+    identity: dict[str, Any]
+    directions: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, spec: Spec, choice: ModelChoice, file: str | None = None) -> LabelledModel:
+        """Load a model of a spec, or a file of attention layers in its place."""
+        arguments = load_arguments(spec, choice)
+        model = cached_model(arguments) if file is None else AttentionFile(file)
+        return cls(choice.label, arguments["name"] if file is None else None, model, model_identity(model))
 
     def radius(self, layer: int) -> float:
         """Return the largest norm that the normalisation in front of a layer can return."""
         return radius_of(self.model.normalisation(layer))
 
 
-def load_labelled(label: str, source: dict[str, Any]) -> LabelledModel:
-    """Load a model, or take it from the cache if it is the last one that was loaded.
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What is computed at one generated input, or on one ball.
 
-    Args:
-        label: Name in records.
-        source: Keyword arguments of `howsmooth.load`, or {"file": path}.
-    """
-    model = _load_cached(source)
-    return LabelledModel(label, source, model, model_identity(model))
-
-
-def make_job(
-    labelled: LabelledModel,
-    kind: str,
-    requests: tuple[Request, ...],
-    *,
-    layer: int,
-    head: int | None,
-    n: int,
-    sample: int = 0,
-    radius: float,
-    text: str,
-    solver: Solver,
-) -> Job:
-    """Return a job with the hashes of its tasks.
-
-    Args:
-        labelled: The model.
+    Attributes:
+        of: The model.
         kind: "adversarial", "synthetic" or "bounds".
         requests: What is computed.
         layer: The layer.
         head: The head; None for the whole layer.
         n: Number of tokens.
-        sample: Number of the sample.
         radius: Radius of the sphere or ball.
         text: The field `text` of records.
         solver: The options of a solve.
+        sample: Number of the sample.
     """
-    hashed = {
-        "form": [JOB_HASH_VERSION, MAP_VERSION],
-        "kind": kind,
-        "model": labelled.identity,
-        "name": labelled.source.get("name"),
-        "layer": layer,
-        "head": head,
-        "n": n,
-        "sample": sample,
-        "radius": radius,
-        **({} if kind == "bounds" else asdict(solver)),
-    }
-    prefix = json.dumps(hashed, sort_keys=True)
-    tasks = {request: hashlib.sha256(f"{prefix}|{'|'.join(request)}".encode()).hexdigest()[:32] for request in requests}
-    shared_fields = {
-        "model": labelled.label,
-        "checkpoint": None,
-        "text": text,
-        "cutting": "made",
-        "tokens": "all",
-        "source": dict(labelled.model.source),
-        "weights": labelled.model.source.get("weights"),
-        "special_tokens": "none",
-        "tol": solver.tol,
-        "device": "cpu",
-        "model_dtype": "float32",
-        **_cached_provenance(),
-    }
-    return Job(kind, labelled.source, layer, head, n, sample, radius, solver, shared_fields, tasks)
+
+    of: LabelledModel
+    kind: str
+    requests: tuple[Request, ...]
+    layer: int
+    head: int | None
+    n: int
+    radius: float
+    text: str
+    solver: Solver
+    sample: int = 0
+
+    @cached_property
+    def tasks(self) -> dict[Request, str]:
+        """The hash of the task of each request."""
+        hashed = {
+            "form": [JOB_HASH_VERSION, MAP_VERSION],
+            "kind": self.kind,
+            "model": self.of.identity,
+            "name": self.of.name,
+            "layer": self.layer,
+            "head": self.head,
+            "n": self.n,
+            "sample": self.sample,
+            "radius": self.radius,
+            **({} if self.kind == "bounds" else asdict(self.solver)),
+        }
+        prefix = json.dumps(hashed, sort_keys=True)
+        return {
+            request: hashlib.sha256(f"{prefix}|{'|'.join(request)}".encode()).hexdigest()[:32]
+            for request in self.requests
+        }
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields that all records of the job share."""
+        source = dict(self.of.model.source)
+        return {
+            "model": self.of.label,
+            "checkpoint": None,
+            "text": self.text,
+            "cutting": "made",
+            "tokens": "all",
+            "source": source,
+            "weights": source.get("weights"),
+            "special_tokens": "none",
+            "tol": self.solver.tol,
+            "device": "cpu",
+            "model_dtype": "float32",
+            **_cached_provenance(),
+        }
 
 
-def run_job(job: Job) -> Iterator[list[TaskResult]]:
-    """Yield the result of each task of a job; an exception becomes the error of its task alone."""
-    model = _load_cached(job.source)
-    attention = model.attention(job.layer, job.n)
-    for request, task in job.requests.items():
-        name, quantity = request
+def run_job(job: Job, done: Collection[str] = ()) -> Iterator[TaskResult]:
+    """Yield the result of each task that is not done; an exception becomes the error of its task alone."""
+    remaining = {request: task for request, task in job.tasks.items() if task not in done}
+    attention = job.of.model.attention(job.layer, job.n) if remaining else None
+    for (name, quantity), task in remaining.items():
         try:
             if quantity == "bound":
                 values = _bound(attention, name, job)
             else:
-                values = _measure(*_map_and_input(model, attention, name, job), quantity, job.solver)
+                values = _measure(*_map_and_input(attention, name, job), quantity, job.solver)
         except Exception as error:
             message = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-            yield [TaskResult(task, None, message)]
+            yield TaskResult(task, None, message)
             continue
         record = {
             "task": task,
@@ -259,9 +184,9 @@ def run_job(job: Job) -> Iterator[list[TaskResult]]:
             "sample": job.sample,
             "R": job.radius,
             **values,
-            **job.shared_fields,
+            **job.fields,
         }
-        yield [TaskResult(task, make_record("ball bound" if quantity == "bound" else "measurement", record))]
+        yield TaskResult(task, make_record("ball bound" if quantity == "bound" else "measurement", record))
 
 
 def _bound(attention: Any, name: str, job: Job) -> dict[str, Any]:
@@ -282,15 +207,15 @@ def _measure(f: Any, x: Tensor, quantity: str, solver: Solver) -> dict[str, Any]
     return values
 
 
-def _map_and_input(model: Model, attention: Any, name: str, job: Job) -> tuple[Any, Tensor]:
+def _map_and_input(attention: Any, name: str, job: Job) -> tuple[Any, Tensor]:
     """Return the map of a request and its input (n, d), in float64."""
-    f = attention.to(torch.float64)
+    f, family = attention.to(torch.float64), job.of.model.family
     if job.kind == "synthetic":
-        return f, _synthetic_input(model, job)
+        return f, _synthetic_input(job.of.model, job)
     if name == "scripts":
-        return _scripts_map(model.family, f), _scripts_input(model.family, f, job)
+        return _scripts_map(family, f), _scripts_input(f, job)
     if name.endswith(AT_SCRIPTS_INPUT):
-        return f, _scripts_input(model.family, f, job)
+        return f, _scripts_input(f, job)
     sign = -1 if name.endswith(OTHER_SIGN) else 1
     tokens = castin(f, job.n, job.radius, head=job.head, sign=sign).tokens
     return (f.head(job.head) if name.startswith("head") else f), tokens
@@ -313,24 +238,12 @@ def _scripts_map(family: str, f: SelfAttention) -> SelfAttention:
     return without_causal_mask(SelfAttention(f.wq, f.wk, f.wv, bq=f.bq, bk=f.bk, bv=f.bv, heads=f.heads, scale=f.scale))
 
 
-def _scripts_input(family: str, f: SelfAttention, job: Job) -> Tensor:
+def _scripts_input(f: SelfAttention, job: Job) -> Tensor:
     """Return the tokens (n, d) of the scripts; the eigenvector is computed once for all lengths."""
-    key = repr((sorted(job.source.items()), job.layer, job.head))
-    if key not in _directions:
-        if job.head is None:
-            raise InputError("expected a head for the input of the scripts, got a whole layer; name a head")
-        _directions[key] = adversarial_points(family, f, job.head)
-    first, others = _directions[key]
+    if job.head is None:
+        raise InputError("expected a head for the input of the scripts, got a whole layer; name a head")
+    known, key = job.of.directions, (job.layer, job.head)
+    if key not in known:
+        known[key] = adversarial_points(job.of.model.family, f, job.head)
+    first, others = known[key]
     return job.radius * torch.cat([first[None], others.expand(job.n - 1, -1)])
-
-
-_model_cache: dict[str, Model] = {}  # source -> model; at most one entry
-_directions: dict[str, tuple[Tensor, Tensor]] = {}  # source, layer and head -> first token and the others, R = 1
-
-
-def _load_cached(source: dict[str, Any]) -> Model:
-    key = repr(sorted(source.items()))
-    if key not in _model_cache:
-        _model_cache.clear()
-        _model_cache[key] = AttentionFile(source["file"]) if "file" in source else load(**source)
-    return _model_cache[key]

@@ -12,20 +12,17 @@ from howsmooth.errors import InputError
 from howsmooth.questions.measure import MeasureSpec
 from howsmooth.questions.spec import ModelChoice, TextChoice, select_indices
 from howsmooth.spectral import Solver
-from howsmooth.studies.figures.definition import Figure, GeneratedInput
+from howsmooth.studies.figures.definition import Figure, GeneratedInput, Options
 from howsmooth.studies.figures.generated_inputs import (
     ADVERSARIAL,
     BOUNDS,
     SYNTHETIC,
     Job,
-    JobPlan,
     LabelledModel,
     Request,
-    load_labelled,
-    make_job,
+    run_job,
 )
-from howsmooth.studies.figures.options import Options
-from howsmooth.studies.plan import Plan, prepare
+from howsmooth.studies.plan import prepare
 from howsmooth.studies.run import Progress, run_study
 from howsmooth.studies.store import Store
 from howsmooth.texts.corpora import read_corpus
@@ -135,7 +132,7 @@ class _FigureRun:
         (model_spec,) = study.models
         self.log(f"{self.figure.name}: {model_spec.label}")
         try:
-            labelled = load_labelled(model_spec.label, _load_arguments(study, model_spec))
+            labelled = LabelledModel.load(study, model_spec)
             if labelled.model.tokenizer is None and model_spec.weights == "random":
                 self.outcome.add_note(
                     f"{model_spec.label}: text is cut by the tokenizer of {FALLBACK_TOKENIZER}, since its own is not "
@@ -159,39 +156,26 @@ class _FigureRun:
                     )
                 )
             return
-        self._run(plan)
+        run_study(plan, self.store, progress=self.progress)
+        self.outcome.add_records(self.store)
         if self.figure.bounds:
-            jobs = [
-                make_job(
-                    labelled,
-                    "bounds",
-                    BOUNDS,
-                    layer=layer,
-                    head=None,
-                    n=n,
-                    radius=labelled.radius(layer),
-                    text="norm",
-                    solver=study.spectral_solver,
-                )
-                for layer in plan.planned_models[0].layers
-                if layer is not None
-                for n in _thinned(plan.spec.lengths, NUM_BOUND_LENGTHS)
-            ]
-            self._run(JobPlan(self.figure.name, tuple(jobs)))
+            solver = study.spectral_solver
+            self._run_jobs(
+                [
+                    Job(labelled, "bounds", BOUNDS, layer, None, n, labelled.radius(layer), "norm", solver)
+                    for layer in plan.planned_models[0].layers
+                    if layer is not None
+                    for n in _thinned(plan.spec.lengths, NUM_BOUND_LENGTHS)
+                ]
+            )
 
     def measure_generated(self, label: str, inputs: list[GeneratedInput]) -> None:
         """Run the jobs of the generated inputs of one model."""
         self.log(f"{self.figure.name}: {label}")
-        model_spec, jobs = inputs[0].model, []
-        source: dict[str, Any] = {
-            "name": label.removesuffix(" (masked)"),
-            "causal": model_spec.causal,
-            "seed": model_spec.seed or 0,
-        }
-        if label == "gpt2" and self.options.gpt2_attention:
-            source = {"file": self.options.gpt2_attention}
+        choice, jobs = inputs[0].model, []
         try:
-            labelled = load_labelled(label, source)
+            file = self.options.gpt2_attention if label == "gpt2" else None
+            labelled = LabelledModel.load(MeasureSpec(), choice, file)
         except InputError as error:
             for one in inputs:
                 layers = () if one.layer == MIDDLE_LAYER else (one.layer,)
@@ -206,11 +190,20 @@ class _FigureRun:
                 jobs += _jobs_of(labelled, one, self.options, bounds=self.figure.bounds)
             except InputError as error:
                 self.outcome.missing.append(Missing(label, (one.layer,), _text_label(one), str(error)))
-        if jobs:
-            self._run(JobPlan(self.figure.name, tuple(jobs)))
+        self._run_jobs(jobs)
 
-    def _run(self, plan: Plan | JobPlan) -> None:
-        run_study(plan, self.store, progress=self.progress)
+    def _run_jobs(self, jobs: list[Job]) -> None:
+        """Compute the jobs that have no records, in this process: they are small, and the model is loaded already."""
+        tasks = [task for job in jobs for task in job.tasks.values()]
+        self.store.plan({"made": self.figure.name}, tasks)
+        done = self.store.done(tasks)
+        state = Progress(len(tasks), len(done), seconds_left=len(tasks) - len(done))  # of equal length
+        for result in (result for job in jobs for result in run_job(job, done)):
+            state.done += self.store.add([result])
+            state.failed += result.record is None
+            state.seconds_done, state.seconds_left = state.seconds_done + 1, state.seconds_left - 1
+            if self.progress is not None:
+                self.progress(state)
         self.outcome.add_records(self.store)
 
 
@@ -252,15 +245,6 @@ def _split_by_model(study: MeasureSpec, options: Options) -> Iterator[MeasureSpe
         models = tuple(model.model_copy(update={"layers": options.layers}) for model in models)
     for model in models:
         yield study.model_copy(update={"models": (model,)})
-
-
-def _load_arguments(study: MeasureSpec, model_spec: ModelChoice) -> dict[str, Any]:
-    return {
-        "name": ("random:" if model_spec.weights == "random" else "") + study.path(model_spec.name),
-        "causal": model_spec.causal,
-        "seed": study.seed if model_spec.seed is None else model_spec.seed,
-        "revision": model_spec.revision,
-    }
 
 
 def _resolve_generated(figure: Figure, options: Options) -> list[GeneratedInput]:
@@ -307,9 +291,7 @@ def _jobs_of(labelled: LabelledModel, generated: GeneratedInput, options: Option
     text = _text_label(generated)
 
     def job(kind: str, requests: tuple[Request, ...], n: int, sample: int = 0) -> Job:
-        return make_job(
-            labelled, kind, requests, layer=layer, head=head, n=n, sample=sample, radius=R, text=text, solver=solver
-        )
+        return Job(labelled, kind, requests, layer, head, n, R, text, solver, sample)
 
     jobs = [
         job(generated.inputs, requests, n, sample) for n in generated.lengths for sample in range(generated.samples)

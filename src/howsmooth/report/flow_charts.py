@@ -1,74 +1,61 @@
-"""Figures and animations of flows and of the layers of a model: paths of tokens, and statistics along depth."""
+"""Charts of flows and of the layers of a model: paths of tokens, and statistics along depth."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
 from howsmooth.questions.flows import of_kind
-from howsmooth.report.chart import Axis, Band, Chart, LineStyle, Series
-from howsmooth.report.figure import draw
+from howsmooth.report.chart import PALETTE_SIZE, Axis, Band, Chart, LineStyle, Picture, Series
 from howsmooth.report.flow_tables import depth_runs, flows_of
 from howsmooth.report.rows import model_name
-from howsmooth.report.style import (
-    THEMES,
-    Theme,
-    apply_theme,
-    finish_figure,
-    legend_options,
-    new_animation_figure,
-    new_figure,
-)
-from howsmooth.report.ticks import set_log_ticks
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+DEPTH = "depth t"
 MAX_PATHS = 400  # about so many tokens are drawn: with more, every k-th
 _SYMLOG_RATIO = 40.0  # a coordinate that grows by more than this factor gets a symlog scale
-# Field of the records, legend entry, line style of matplotlib.
-COUNTS = (
-    ("clusters", "clusters", "-"),
-    ("vertices", "hull vertices", "--"),
-    ("hyperplanes", "hyperplanes", "-"),
-    ("leading_clusters", "leading clusters", "-"),
-    ("rank", "rank of P", ":"),
+# Field of the records, legend entry, line style.
+COUNTS: tuple[tuple[str, str, LineStyle], ...] = (
+    ("clusters", "clusters", "solid"),
+    ("vertices", "hull vertices", "dashed"),
+    ("hyperplanes", "hyperplanes", "solid"),
+    ("leading_clusters", "leading clusters", "solid"),
+    ("rank", "rank of P", "dotted"),
 )
-SIZES = (
-    ("diameter", "diameter", "-"),
-    ("w2_to_last", "W₂ to the last depth", "--"),
-    ("undecided", "distance of P from 0/1", ":"),
-    ("local", "local Lipschitz constant of Γ", "-."),
+SIZES: tuple[tuple[str, str, LineStyle], ...] = (
+    ("diameter", "diameter", "solid"),
+    ("w2_to_last", "W₂ to the last depth", "dashed"),
+    ("undecided", "distance of P from 0/1", "dotted"),
+    ("local", "local Lipschitz constant of Γ", "dashdot"),
 )
 _FINAL_NORM_OFFSET = 0.6  # distance on the depth axis between the last layer and the state after the final norm
 SMALLEST_SIZE = 1e-12  # smaller values are rounding errors and are not drawn
 _TRAIL_LENGTH = 8  # saved depths in the trail behind a token
-_FRAMES_PER_SECOND = 12
-_LAST_FRAME_REPEATS = 12
 
 
-def particle_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """Draw the paths of the tokens, coloured by their final cluster, next to counts and sizes along depth.
+def particle_picture(records: Sequence[dict[str, Any]]) -> Picture:
+    """Return the paths of the tokens, coloured by their final cluster, next to counts and sizes along depth.
 
     Args:
         records: Records of flows of particles; the first flow is drawn.
-        theme: Key of `THEMES`.
     """
-    colours, depths = THEMES[theme], first_flow(records)
-    figure = new_figure(11.0, 5.2, colours)
-    grid = figure.add_gridspec(2, 2, width_ratios=(1.25, 1))
-    draw_paths(figure.add_subplot(grid[:, 0]), depths, colours)
-    counts, sizes = figure.add_subplot(grid[0, 1]), figure.add_subplot(grid[1, 1])
-    _draw_curves(counts, depths, COUNTS, colours, are_counts=True)
-    counts.set_ylabel("how many")
-    _draw_curves(sizes, depths, SIZES, colours, are_counts=False)
-    sizes.set_ylabel("how large")
-    sizes.set_xlabel("depth t")
-    return finish_figure(figure, depths[0]["title"], colours)
+    depths = first_flow(records)
+    return Picture(
+        [
+            paths_chart(depths),
+            _curves_chart(depths, COUNTS, Axis(""), "how many", are_counts=True),
+            _curves_chart(depths, SIZES, Axis("depth t"), "how large"),
+        ],
+        width=5.5,
+        height=2.6,
+        title=depths[0]["title"],
+        mosaic="AB;AC",
+        width_ratios=(1.25, 1),
+    )
 
 
 def first_flow(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -94,155 +81,141 @@ def paths_of(records: Sequence[dict[str, Any]], *, space: bool = False) -> tuple
     return paths, names, first.get("labels") or [0] * paths.shape[1]
 
 
-def draw_paths(panel: Axes, records: Sequence[dict[str, Any]], colours: Theme) -> None:
-    """Draw the tokens of one flow against depth in one dimension, or their paths with first and last points in two."""
-    times, (paths, names, labels) = [record["t"] for record in records], paths_of(records)
-    step = max(1, paths.shape[1] // MAX_PATHS)
-    paths, token_colours = paths[:, ::step], cluster_colours(labels, colours)[::step]
-    linewidth = 1.0 if paths.shape[1] < 100 else 0.5
-    if paths.shape[2] == 1:
-        for k, colour in enumerate(token_colours):
-            panel.plot(times, paths[:, k, 0], color=colour, linewidth=linewidth, alpha=0.8)
-        panel.set_xlabel("depth t")
-        panel.set_ylabel(names[0])
-    else:
-        for k, colour in enumerate(token_colours):
-            panel.plot(paths[:, k, 0], paths[:, k, 1], color=colour, linewidth=linewidth, alpha=0.35, zorder=1)
-        panel.scatter(
-            paths[0, :, 0], paths[0, :, 1], s=9, color=colours["muted"], linewidth=0, zorder=2, label="first tokens"
-        )
-        panel.scatter(
-            paths[-1, :, 0],
-            paths[-1, :, 1],
-            s=42,
-            c=token_colours,
-            edgecolors=colours["background"],
-            linewidth=0.6,
-            zorder=3,
-            label="last tokens",
-        )
-        panel.set_xlabel(names[0])
-        panel.set_ylabel(names[1])
-        fit_scales(panel, paths)
-    apply_theme(panel, colours)
-
-
-def fit_scales(panel: Axes, paths: NDArray, adjustable: Literal["box", "datalim"] = "datalim") -> None:
-    """Set equal scales, or a symlog scale for a coordinate that grows by more than `_SYMLOG_RATIO`."""
-    largest, start = abs(paths).max((0, 1)), abs(paths[0]).max(0)
-    needs_symlog = largest > _SYMLOG_RATIO * start
-    if not needs_symlog.any() and max(largest) < 4 * min(largest):
-        panel.set_aspect("equal", adjustable=adjustable)
-    for axis, symlog in zip("xy", needs_symlog, strict=True):
-        if symlog:
-            getattr(panel, f"set_{axis}scale")("symlog", linthresh=float(start.max()))
-
-
-def cluster_colours(labels: Sequence[int], colours: Theme) -> list[Any]:
-    """Return the colour of each token by its cluster: from the palette for a few, a sequential colour map for many."""
-    count = max(labels) + 1
-    if count <= len(colours["palette"]):
-        return [colours["palette"][label] for label in labels]
-    from matplotlib import colormaps
-
-    return [colormaps["viridis"](0.05 + 0.9 * label / (count - 1)) for label in labels]
-
-
-def _draw_curves(
-    panel: Axes,
-    records: Sequence[dict[str, Any]],
-    curves: Sequence[tuple[str, str, str]],
-    colours: Theme,
-    are_counts: bool,
-) -> None:
-    drawn = 0
-    for (key, name, linestyle), colour in zip(curves, colours["palette"], strict=False):
-        points = [(r["t"], r[key]) for r in records if r[key] is not None and (are_counts or r[key] > SMALLEST_SIZE)]
-        if points:
-            panel.plot(
-                *zip(*points, strict=True),
-                linestyle,
-                color=colour,
-                linewidth=1.8,
-                label=name,
-                drawstyle="steps-post" if are_counts else "default",
-            )
-            drawn += 1
-    apply_theme(panel, colours)
-    panel.set_xlim(records[0]["t"], records[-1]["t"] or 1.0)
-    if drawn:
-        panel.set_yscale("log")
-        if are_counts:
-            panel.set_ylim(bottom=0.8)
-        set_log_ticks(panel.yaxis, *panel.get_ylim())
-        panel.legend(**legend_options(colours))
-
-
-def save_particle_animation(path: str | Path, records: Sequence[dict[str, Any]], *, theme: str = "light") -> None:
-    """Write an animation with one frame for each saved depth: tokens with short trails, coloured by final cluster.
+def paths_chart(records: Sequence[dict[str, Any]], title: str = "") -> Chart:
+    """Return the tokens of one flow against depth in one dimension, or their paths with first and last points in two.
 
     Args:
-        path: The file, a gif.
-        records: Records of flows of particles; the first flow is drawn.
-        theme: Key of `THEMES`.
+        records: The depths of one flow.
+        title: Title of the chart.
     """
-    from matplotlib.collections import LineCollection
-
-    depths, colours = first_flow(records), THEMES[theme]
-    times, (paths, names, labels) = [record["t"] for record in depths], paths_of(depths)
-    step = max(1, paths.shape[1] // MAX_PATHS)
-    paths, token_colours = paths[:, ::step], cluster_colours(labels, colours)[::step]
-    if paths.shape[2] == 1:  # depth on the x-axis
-        paths, names = _against_depth(times, paths), ["depth t", names[0]]
-    figure, panel = new_animation_figure(depths[0]["title"], colours)
-    low, high = paths.min((0, 1)), paths.max((0, 1))
-    margin = 0.06 * (high - low) + 1e-9
-    panel.set(xlim=(low[0] - margin[0], high[0] + margin[0]), ylim=(low[1] - margin[1], high[1] + margin[1]))
-    if names[0] != "depth t":
-        fit_scales(panel, paths, "box")  # "box" keeps the limits, which cover all frames
-    panel.set_xlabel(names[0])
-    panel.set_ylabel(names[1])
-    trails = LineCollection([], colors=token_colours, linewidths=0.9, alpha=0.45)
-    panel.add_collection(trails)
-    x, y = paths[0].T
-    dots = panel.scatter(x, y, s=30, c=token_colours, edgecolors=colours["background"], linewidth=0.5, zorder=3)
-    depth_text = panel.text(
-        1.0, -0.085, "", transform=panel.transAxes, color=colours["foreground"], ha="right", va="top"
-    )
-
-    def draw(frame: int) -> None:
-        dots.set_offsets(paths[frame])
-        trails.set_segments(list(paths[max(0, frame - _TRAIL_LENGTH) : frame + 1].swapaxes(0, 1)))
-        depth_text.set_text(f"t = {times[frame]:.3g}")
-
-    save_frames(figure, draw, len(times), path)
+    paths, names, clusters = _drawn_paths(records)
+    thin = {"linestyle": "solid", "linewidth": 1.0 if paths.shape[1] < 100 else 0.5}
+    if names[0] == DEPTH:
+        lines = _series(paths, clusters, opacity=0.8, **thin)
+        return Chart(title, Axis(names[0]), Axis(names[1]), lines)
+    dots: dict[str, Any] = {"show_markers": True, "marker_index": 0, "opacity": 1.0}
+    series = [
+        *_series(paths, clusters, opacity=0.35, **thin),
+        series_at(paths[0], colour="muted", marker_size=3.0, **dots),
+        *_series(paths[-1:], clusters, marker_size=6.0, **dots),
+    ]
+    x_axis, y_axis, equal = _scaled_axes(paths, names)
+    return Chart(title, x_axis, y_axis, series, equal_scales=equal)
 
 
-def save_frames(figure: Figure, draw: Callable[[int], None], count: int, path: str | Path) -> None:
-    """Write a gif whose frame `i` is the figure after `draw(i)`; the last frame is repeated."""
-    from matplotlib import animation
-
-    writer = animation.PillowWriter(_FRAMES_PER_SECOND)
-    with writer.saving(figure, str(path), figure.dpi):
-        for frame in range(count + _LAST_FRAME_REPEATS):
-            draw(min(frame, count - 1))
-            writer.grab_frame(facecolor=figure.get_facecolor())
-
-
-def _against_depth(times: Sequence[float], paths: NDArray) -> NDArray:
+def _drawn_paths(records: Sequence[dict[str, Any]]) -> tuple[NDArray, list[str], list[int]]:
+    """Return the paths that are drawn (T, n, 2), the names of both axes and the clusters; in d = 1 against depth."""
     import numpy
 
-    depth = numpy.broadcast_to(numpy.asarray(times)[:, None, None], paths.shape)
-    return numpy.concatenate([depth, paths], -1)
+    paths, names, clusters = paths_of(records)
+    step = max(1, paths.shape[1] // MAX_PATHS)
+    paths, clusters = paths[:, ::step], clusters[::step]
+    if paths.shape[2] == 1:
+        times = numpy.array([record["t"] for record in records], dtype=float)
+        paths = numpy.concatenate([numpy.broadcast_to(times[:, None, None], paths.shape), paths], -1)
+        names = [DEPTH, names[0]]
+    return paths, names, clusters
 
 
-def depth_figure(records: Sequence[dict[str, Any]], *, theme: str = "light") -> Figure:
-    """Draw `depth_charts`, one row for each model."""
+def _series(paths: NDArray, clusters: Sequence[int], **style: Any) -> list[Series]:
+    """Return one series for each cluster, with the paths of its tokens (T, n, 2)."""
+    import numpy
+
+    count = max(clusters) + 1
+    return [
+        series_at(paths[:, numpy.array(clusters) == one], colour=_cluster_colour(one, count), **style)
+        for one in sorted(set(clusters))
+    ]
+
+
+def series_at(points: NDArray, **style: Any) -> Series:
+    """Return points in the plane (n, 2), or paths (T, n, 2) with NaN between them, as a series."""
+    import numpy
+
+    if points.ndim == 3:
+        gap = numpy.full((int(len(points) > 1), *points.shape[1:]), numpy.nan)
+        points = numpy.concatenate([points, gap]).swapaxes(0, 1).reshape(-1, 2)
+    x, y = points.T.tolist()
+    return Series(x, y, **style)
+
+
+def _cluster_colour(cluster: int, count: int) -> int | float:
+    """Return the colour of a cluster: of the palette for a few, on a sequential colour map for many."""
+    return cluster if count <= PALETTE_SIZE else cluster / (count - 1)
+
+
+def _scaled_axes(paths: NDArray, names: Sequence[str]) -> tuple[Axis, Axis, bool]:
+    """Return both axes, symlog for a coordinate that grows by more than `_SYMLOG_RATIO`, and if scales are equal."""
+    largest, start = abs(paths).max((0, 1)), abs(paths[0]).max(0)
+    grows = largest > _SYMLOG_RATIO * start
+    axes = [
+        Axis(name, "symlog" if symlog else "linear", linear_below=float(start.max()) or 1.0)
+        for name, symlog in zip(names, grows, strict=True)
+    ]
+    return axes[0], axes[1], bool(not grows.any() and max(largest) < 4 * min(largest))
+
+
+def _curves_chart(
+    records: Sequence[dict[str, Any]],
+    curves: Sequence[tuple[str, str, LineStyle]],
+    x_axis: Axis,
+    y_label: str,
+    *,
+    are_counts: bool = False,
+) -> Chart:
+    series = []
+    for index, (key, name, linestyle) in enumerate(curves):
+        points = [(r["t"], r[key]) for r in records if r[key] is not None and (are_counts or r[key] > SMALLEST_SIZE)]
+        if points:
+            xs, ys = zip(*points, strict=True)
+            series.append(Series(xs, ys, label=name, linestyle=linestyle, colour=index, steps=are_counts))
+    return Chart(
+        "",
+        replace(x_axis, lower_limit=records[0]["t"], upper_limit=records[-1]["t"] or 1.0),
+        Axis(y_label, "log" if series else "linear", lower_limit=0.8 if are_counts and series else None),
+        series,
+        legend_inside=True,
+    )
+
+
+def particle_frames(records: Sequence[dict[str, Any]]) -> Iterator[Chart]:
+    """Yield one chart for each saved depth: tokens with short trails, coloured by final cluster.
+
+    Args:
+        records: Records of flows of particles; the first flow is drawn.
+    """
+    depths = first_flow(records)
+    paths, names, clusters = _drawn_paths(depths)
+    low, high = paths.min((0, 1)), paths.max((0, 1))
+    margin = 0.06 * (high - low) + 1e-9
+    x_axis, y_axis, equal = _scaled_axes(paths, names)
+    x_axis, y_axis = (
+        replace(
+            axis if names[0] != DEPTH else Axis(axis.label),
+            lower_limit=float(low[k] - margin[k]),
+            upper_limit=float(high[k] + margin[k]),
+        )
+        for k, axis in enumerate((x_axis, y_axis))
+    )
+    for frame, record in enumerate(depths):
+        trails = paths[max(0, frame - _TRAIL_LENGTH) : frame + 1]
+        dots = _series(paths[frame : frame + 1], clusters, show_markers=True, marker_index=0, opacity=1.0)
+        lines = _series(trails, clusters, linestyle="solid", linewidth=0.9, opacity=0.45) if frame else []
+        yield Chart(
+            f"{depths[0]['title']}\nt = {record['t']:.3g}",
+            x_axis,
+            y_axis,
+            [*lines, *dots],
+            equal_scales=equal and names[0] != DEPTH,
+        )
+
+
+def depth_picture(records: Sequence[dict[str, Any]]) -> Picture:
+    """Return the picture of `depth_charts`, one row for each model."""
     charts = depth_charts(records)
     models = list(dict.fromkeys(record["model"] for record in records))
-    return draw(
+    return Picture(
         charts,
-        theme=theme,
         columns=len(charts) // len(models),
         width=4.1,
         height=4.2,
@@ -281,7 +254,7 @@ def depth_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
             Chart(
                 f"{name}clusters of directions",
                 x,
-                Axis("number of clusters", lower_limit=0, upper_limit=1.08 * lengths[-1]),
+                Axis("number of clusters", lower_limit=0, upper_limit=1.08 * lengths[-1], integer_ticks=True),
                 lines[2],
             ),
         ]
@@ -297,6 +270,7 @@ def depth_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
                             [depth_of(r) for r in run if r["value"] is not None],
                             [r["lower"] for r in run if r["value"] is not None],
                             [min(r["upper"], 1e300) for r in run if r["value"] is not None],
+                            "its interval" * (run is runs[0]),
                         )
                         for run in runs
                     ],

@@ -39,5 +39,5 @@ def test_commands_and_budgets_take_the_norms_of_the_registry():
 
 
 def test_norms_are_listed_without_torch():
-    code = "import sys; from howsmooth.attack.norms import NORMS; assert NORMS and 'torch' not in sys.modules"
+    code = "import sys; from howsmooth.norms import NORMS; assert NORMS and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

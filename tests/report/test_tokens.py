@@ -8,8 +8,9 @@ import warnings
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from howsmooth.report.figure import save_figure
-from howsmooth.report.token_figure import _WIDTH, gain_colouring, share_colouring, token_figure
+from howsmooth.report.charts import token_picture
+from howsmooth.report.colours import gain_colouring, share_colouring
+from howsmooth.report.figure import draw, point_positions, save_figure
 
 WORDS = ["the", "bridge", " $x^$", "日本", "\n", "##river"] * 12
 
@@ -29,23 +30,27 @@ def test_shares_and_gains_have_logarithmic_scales():
 def test_every_token_is_drawn_inside_of_the_figure(theme):
     values = [0.5 / (i + 1) for i in range(len(WORDS))]
     colourings = [share_colouring(values), gain_colouring(values, 1.0)]
-    figure = token_figure(WORDS, colourings, title="layer 0", theme=theme)
+    picture = token_picture(WORDS, colourings, title="layer 0")
+    figure = draw(picture, theme=theme)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # no missing glyph, no formula
         for form in ("png", "svg"):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=form)
             assert len(buffer.getvalue()) > 1000
-    panel = figure.axes[0]
-    texts = [text.get_text() for text in panel.texts]
+    texts = [text.get_text() for panel in figure.axes for text in panel.texts]
     assert texts.count("bridge") == 24 and texts.count("$x^$") == 24 and texts.count("��") == 24
     assert sum("log scale" in text for text in texts) == 2
     renderer = FigureCanvasAgg(figure).get_renderer()
-    for text in panel.texts:
-        box = text.get_window_extent(renderer).transformed(panel.transData.inverted())
-        assert min(box.x0, box.x1) > 0 and max(box.x0, box.x1) < _WIDTH
+    for panel in figure.axes:
+        for text in panel.texts:
+            box = text.get_window_extent(renderer)
+            assert box.x0 > 0 and box.x1 < figure.bbox.x1 and box.y0 > 0 and box.y1 < figure.bbox.y1
+    width, height = (72 * size for size in figure.get_size_inches())
+    for (positions,) in point_positions(figure, picture.panels):
+        assert len(positions) == len(WORDS) and all(0 < x < width and 0 < y < height for x, y in positions)
 
 
 def test_an_empty_text(tmp_path):
-    save_figure(token_figure([], [share_colouring([])]), tmp_path / "empty.png")
+    save_figure(draw(token_picture([], [share_colouring([])])), tmp_path / "empty.png")
     assert (tmp_path / "empty.png").stat().st_size > 0

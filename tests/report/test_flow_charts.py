@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.flow_figures import cluster_colours, particle_figure, save_particle_animation
+from howsmooth.report.animation import save_animation
+from howsmooth.report.figure import draw
+from howsmooth.report.flow_charts import particle_frames, particle_picture, paths_chart
 from howsmooth.report.flow_tables import flow_table
 from howsmooth.report.output_paths import check_animation_path
-from howsmooth.report.style import THEMES
+from tests.tolerances import assert_close
 
 KEYS = (
     "clusters",
@@ -46,25 +48,34 @@ def records(paths=None, names=("one", "two"), labels=None, **known):
 def test_lines_have_the_values_of_the_records(d, theme):
     paths = np.random.default_rng(0).normal(size=(3, 5, d))
     flow = records(paths, labels=[0, 0, 1, 1, 1], clusters=[5, 3, 2], diameter=[4.0, 3.0, 0.0])
-    figure = particle_figure(flow, theme=theme)
+    figure = draw(particle_picture(flow), theme=theme)
     tokens, counts, sizes = figure.axes
-    assert counts.lines[0].get_ydata().tolist() == [5, 3, 2] and len(counts.lines) == 1
+    drawn = [line for line in counts.lines if line.get_xydata().size]
+    assert drawn[0].get_ydata().tolist() == [5, 3, 2] and len(drawn) == 1
     # exact: times as given
     assert sizes.lines[0].get_xdata().tolist() == [0.0, 1.0]  # a log scale cannot show 0
-    assert len(tokens.lines) == 5 and figure.get_suptitle() == "A flow"
+    lines = [line for line in tokens.lines if line.get_gid() and line.get_gid().endswith(("-0", "-1"))]
+    drawn = np.concatenate([line.get_xydata() for line in lines])
+    assert np.isnan(drawn[:, 1]).sum() == 5 and figure.get_suptitle() == "A flow"  # a gap after the path of each token
+    coordinates = drawn[~np.isnan(drawn[:, 1]), -d:]
+    assert_close(coordinates, paths.swapaxes(0, 1).reshape(-1, d))
 
 
 def test_a_coordinate_that_grows_fast_has_a_symlog_scale():
     paths = np.ones((3, 4, 2))
     paths[2, :, 1] = 1e4
-    panel = particle_figure(records(paths, clusters=[1, 1, 1])).axes[0]
+    panel = draw(particle_picture(records(paths, clusters=[1, 1, 1]))).axes[0]
     assert panel.get_yscale() == "symlog" and panel.get_xscale() == "linear"
 
 
 def test_colours():
-    colours = THEMES["light"]
-    assert cluster_colours([0, 1, 0], colours) == [colours["palette"][0], colours["palette"][1], colours["palette"][0]]
-    assert len(set(cluster_colours(list(range(20)), colours))) == 20
+    def colours(labels):
+        paths = np.zeros((3, len(labels), 2))
+        return list(dict.fromkeys(s.colour for s in paths_chart(records(paths, labels=labels)).series if s.linestyle))
+
+    assert colours([0, 1, 0]) == [0, 1]
+    many = colours(list(range(20)))
+    assert len(many) == 20 and all(isinstance(colour, float) for colour in many)
 
 
 def test_table_omits_empty_columns():
@@ -80,17 +91,17 @@ def test_gif(tmp_path, d):
 
     path = tmp_path / "a.gif"
     paths = np.random.default_rng(0).normal(size=(3, 5, d))
-    save_particle_animation(path, records(paths))
+    save_animation(path, particle_frames(records(paths)))
     with Image.open(path) as found:
         assert found.n_frames >= 3
 
 
 def test_the_first_flow_of_several_is_drawn():
     two = [*records(clusters=[5, 3, 2]), *({**record, "flow": "b"} for record in records(clusters=[1, 1, 1]))]
-    assert particle_figure(two).axes[1].lines[0].get_ydata().tolist() == [5, 3, 2]
+    assert draw(particle_picture(two)).axes[1].lines[0].get_ydata().tolist() == [5, 3, 2]
     growth = {"kind": "perturbation growth", "flow": "a"}
     with pytest.raises(InputError, match="growth alone"):
-        particle_figure([growth])
+        particle_picture([growth])
 
 
 def test_bad_paths():
