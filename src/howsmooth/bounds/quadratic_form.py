@@ -36,12 +36,13 @@ NAME = "quadratic_form"
 MAX_ENTRIES = 2**22  # of the h·n² probabilities; some twenty tensors of that size are held
 MAX_SCORE_CHANGE = 300.0  # probabilities that underflow stay negligible
 LANCZOS_STEPS = 20  # of a round
+SATURATED = 1.5  # rows whose covariance may change by more than this times itself are bounded by its sign instead
 RANDOM_VECTORS = 8
 RITZ_VECTORS = 8  # of which a round averages the squares α², β²
-SHARPNESS = 6.0  # a Ritz vector of value λ has the weight exp(SHARPNESS·(λ/λ_max − 1))
+SHARPNESS = (6.0, 30.0)  # a Ritz vector of value λ has the weight exp(sharpness·(λ/λ_max − 1)); first and last round
 RANDOM_SHARE = (0.5, 0.1)  # of random vectors in the averages, in the first and in the last round
 FLOOR = 1e-3  # of the mean of α² or β²: the least that is used for ρ
-PATIENCE = 3  # rounds without an improvement by MIN_IMPROVEMENT, after which no more follow
+PATIENCE = 4  # rounds without an improvement by MIN_IMPROVEMENT, after which no more follow
 MIN_IMPROVEMENT = 1e-3
 
 
@@ -291,7 +292,7 @@ class QuadraticForm:
             yield _Product(torch.where(is_linear, one, 0.0), "u", None, "omega", keys)
 
         # The covariance of a and b under P' less that under P; the rest of it is in `known`.
-        capped = (p * of.low).sum(-1, keepdim=True) + of.rms.square() > 1
+        capped = (p * of.low).sum(-1, keepdim=True) + of.rms.square() > SATURATED
         low = torch.where(capped, 1.0, of.low)
         half_square = torch.where(capped, 0.0, 0.5 * of.rms.square())
         middle = p * (of.high + low) / 2
@@ -384,17 +385,19 @@ class QuadraticForm:
             y = torch.randn(self.size, generator=generator, dtype=torch.float64)
             return y * (math.sqrt(2) / y.norm())
 
-        def mean_squares(values: Tensor, vectors: Tensor) -> dict[str, Tensor]:
-            weights = (SHARPNESS * (values / values[0].clamp(min=TINY) - 1)).exp()
+        def between(ends: tuple[float, float], step: int) -> float:
+            return ends[0] * (ends[1] / ends[0]) ** (step / max(1, rounds - 1))
+
+        def mean_squares(values: Tensor, vectors: Tensor, step: int) -> dict[str, Tensor]:
+            weights = (between(SHARPNESS, step) * (values / values[0].clamp(min=TINY) - 1)).exp()
             return _average([self.squares(math.sqrt(2) * y) for y in vectors], weights.tolist())
 
         random = best_squares = _average([self.squares(gaussian()) for _ in range(RANDOM_VECTORS)])
         self._sum({name: torch.zeros_like(t) for name, t in random.items()})  # the known part alone
         values, vectors, _ = leading_eigenvectors(self.apply, gaussian())
-        average, best, stale = mean_squares(values, vectors), math.inf, 0
+        average, best, stale = mean_squares(values, vectors, 0), math.inf, 0
         for step in range(rounds):
-            share = RANDOM_SHARE[0] * (RANDOM_SHARE[1] / RANDOM_SHARE[0]) ** (step / max(1, rounds - 1))
-            mixed = _mix(average, random, share)
+            mixed = _mix(average, random, between(RANDOM_SHARE, step))
             self.weigh(mixed)
             values, vectors, residual = leading_eigenvectors(self.apply, vectors[0] + gaussian() / math.sqrt(2))
             value = float(values[0]) + residual
@@ -403,7 +406,7 @@ class QuadraticForm:
                 best, best_squares = value, mixed
             if stale == PATIENCE:
                 break
-            average = _mix(average, mean_squares(values, vectors), 1.5 / (step + 4))
+            average = _mix(average, mean_squares(values, vectors, step), 1.5 / (step + 4))
         self.weigh(best_squares)
 
     def bound(self, solver: Solver) -> float:
