@@ -5,16 +5,21 @@ import math
 import pytest
 import torch
 
+from howsmooth import InputError, SelfAttention, load
+from howsmooth.attack import Near, worst_case
 from howsmooth.attention import reference
+from howsmooth.bounds import quadratic_form as module
+from howsmooth.bounds.ball import certify_ball
 from howsmooth.bounds.form import LayerForm
 from howsmooth.bounds.head_on_ball import LayerAtTokens
 from howsmooth.bounds.overlap import CombinedHeads
 from howsmooth.bounds.quadratic_form import LayerQuantities, QuadraticForm, TokenMoves, leading_eigenvectors, phi
 from howsmooth.spectral import Solver
 from tests.attention.cases import LAYERS, layer, normal
-from tests.tolerances import at_most
+from tests.tolerances import at_most, less
 
 N, D = 4, 6
+TEXT = "The harbour was quiet, and the keeper counted the ships."
 KINDS = [(name, d_out) for name in LAYERS if name != "softcap" for d_out in (5, None)]
 
 
@@ -168,3 +173,83 @@ def test_phi_is_an_upper_bound():
     for value, at in zip(phi(x).tolist(), x.tolist(), strict=True):
         exact = (mp.exp(at) - 1 - at) / mp.mpf(at) ** 2 if at > 0 else mp.mpf(1) / 2
         assert exact <= value <= exact * (1 + 1e-7)
+
+
+def test_arguments_of_the_certificate():
+    f, x = layer("two heads"), 0.7 * normal(4, N, D)
+    each, text = (certify_ball(f, x, 0.05, per=per) for per in ("token", "text"))
+    assert less(text.parts["quadratic_form"], each.parts["quadratic_form"]) and "‖X' − X‖" in text.bound.holds
+    some = certify_ball(f, x, 0.05, tokens=[1, 3])
+    mask = certify_ball(f, x, 0.05, tokens=torch.tensor([False, True, False, True]))
+    assert less(some.value, each.value) and mask.parts == some.parts  # exact: one computation
+    none = certify_ball(f, x, 0.05, effort=0)
+    assert none.parts["quadratic_form"] is None and "effort" in none.reasons["quadratic_form"]
+    capped = certify_ball(layer("softcap"), x, 0.05)
+    assert capped.parts["quadratic_form"] is None and "soft cap of 2" in capped.reasons["quadratic_form"]
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (dict(per="head"), 'per as "token" or "text", got \'head\''),
+        (dict(effort=-1), "effort as a whole number of rounds from 0, got -1"),
+        (dict(effort=True), "effort as a whole number"),
+        (dict(tokens=[4]), "indices from 0 to 3"),
+        (dict(tokens=[]), "tokens as indices or as a mask"),
+        (dict(tokens=torch.zeros(4, dtype=torch.bool)), "at least one real token in tokens"),
+        (dict(tokens=torch.ones(3, dtype=torch.bool)), r"a mask of shape \(4,\)"),
+    ],
+)
+def test_invalid_arguments_of_the_certificate(options, words):
+    with pytest.raises(InputError, match=words):
+        certify_ball(layer("two heads"), normal(1, N, D), 0.1, **options)
+
+
+def test_too_many_tokens_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "MAX_ENTRIES", 2 * 3**2)
+    refused = certify_ball(layer("two heads"), normal(1, N, D), 0.1)
+    assert refused.parts["quadratic_form"] is None
+    assert "at most 3 tokens for 2 heads, got 4" in refused.reasons["quadratic_form"]
+
+
+def test_products_that_overflow_are_refused():
+    eye = torch.eye(2, dtype=torch.float64)
+    f = SelfAttention(1e-90 * eye, 1e-90 * eye, 1e100 * eye, 1e100 * eye)
+    refused = certify_ball(f, 1e80 * normal(1, 3, 2), 1e70)
+    assert refused.parts["quadratic_form"] is None or refused.parts["quadratic_form"] > 0
+    assert math.isfinite(refused.bound.log_value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["two heads", "grouped", "rotary", "causal window"])
+@pytest.mark.parametrize("eps", [0.03, 0.3])
+@pytest.mark.parametrize("shared", [False, True])
+def test_ten_thousand_random_points_and_optimised_ones(name, eps, shared):
+    f, x = layer(name), 0.7 * normal(4, N, D)
+    s = dense(quadratic_form(f, x, eps, shared=shared, rounds=8))
+    worst = worst_excess(f, x, s, eps, shared, steps=40, draws=10)
+    for seed in range(10):
+        e = normal(seed, 1000, N, D)
+        size = e.flatten(1).norm(dim=-1)[:, None, None] if shared else e.norm(dim=-1, keepdim=True)
+        e = e * (eps / size)
+        e[::4] *= torch.rand(len(e[::4]), N, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        j = torch.func.vmap(torch.func.jacrev(lambda t: f(t).flatten()))(x + e).flatten(2)
+        rows, cols = j.shape[1:]
+        both = torch.zeros(len(j), rows + cols, rows + cols, dtype=torch.float64)
+        both[:, :rows, rows:], both[:, rows:, :rows] = j, j.mT
+        worst = max(worst, -float(torch.linalg.eigvalsh(s - both)[:, 0].min()))
+    assert at_most(worst, 1e-12 * float(s.abs().max()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at, ratios", [(0, (1.10, 2.0)), (1, (1.10, 2.5)), (3, (1.10, 2.2)), (5, (1.06, 1.8))])
+def test_the_gap_to_ascent_on_a_trained_model(at, ratios):
+    """The supremum over the ball is between what ascent finds and the certificate: close to each other for small ε."""
+    minilm = load("minilm", dtype=torch.float64)
+    f = minilm.attention(at).converted(dtype=torch.float64)
+    x = minilm.inputs(TEXT, layer=at).double()
+    for eps, ratio in zip((0.01, 0.1), ratios, strict=True):
+        found = worst_case(f, len(x), Near(x, eps), restarts=1, steps=10)
+        certificate = certify_ball(f, x, eps)
+        assert certificate.method == "quadratic_form"
+        assert at_most(found.value, certificate.value) and at_most(certificate.value, ratio * found.value)
