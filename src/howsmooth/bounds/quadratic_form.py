@@ -383,10 +383,10 @@ class QuadraticForm:
 
         def gaussian() -> Tensor:
             y = torch.randn(self.size, generator=generator, dtype=torch.float64)
-            return y * (math.sqrt(2) / y.norm())
+            return y.mul_(math.sqrt(2) / y.norm())
 
         def between(ends: tuple[float, float], step: int) -> float:
-            return ends[0] * (ends[1] / ends[0]) ** (step / max(1, rounds - 1))
+            return ends[0] * math.exp(math.log(ends[1] / ends[0]) * step / max(1, rounds - 1))
 
         def mean_squares(values: Tensor, vectors: Tensor, step: int) -> dict[str, Tensor]:
             weights = (between(SHARPNESS, step) * (values / values[0].clamp(min=TINY) - 1)).exp()
@@ -544,7 +544,8 @@ def _mix(one: dict[str, Tensor], other: dict[str, Tensor], share: float) -> dict
 
 def _average(squares: list[dict[str, Tensor]], weights: list[float] | None = None) -> dict[str, Tensor]:
     weights = [1.0] * len(squares) if weights is None else weights
-    return {
-        name: sum(w * each[name] for w, each in zip(weights, squares, strict=True)) / sum(weights)
-        for name in squares[0]
-    }
+    total = {name: torch.zeros_like(t) for name, t in squares[0].items()}
+    for weight, each in zip(weights, squares, strict=True):
+        for name, t in each.items():
+            total[name] += weight / sum(weights) * t
+    return total
