@@ -67,7 +67,7 @@ def test_no_point_of_the_ball_exceeds_the_certificate(name, d_out):
         assert certificate.parts[certificate.method] == least  # exact: the least is one of the parts
         assert least == pytest.approx(certificate.value, rel=1e-14)
         if eps == 1e-4:  # for small ε it is sharp
-            assert certificate.method in ("centre", "quadratic_form")
+            assert certificate.method in ("centre", "form")
             assert at_most(certificate.value, 1.01 * at_center)
 
 

@@ -178,14 +178,14 @@ def test_phi_is_an_upper_bound():
 def test_arguments_of_the_certificate():
     f, x = layer("two heads"), 0.7 * normal(4, N, D)
     each, text = (certify_ball(f, x, 0.05, per=per) for per in ("token", "text"))
-    assert less(text.parts["quadratic_form"], each.parts["quadratic_form"]) and "‖X' − X‖" in text.bound.holds
+    assert less(text.parts["form"], each.parts["form"]) and "‖X' − X‖" in text.bound.holds
     some = certify_ball(f, x, 0.05, tokens=[1, 3])
     mask = certify_ball(f, x, 0.05, tokens=torch.tensor([False, True, False, True]))
     assert less(some.value, each.value) and mask.parts == some.parts  # exact: one computation
     none = certify_ball(f, x, 0.05, effort=0)
-    assert none.parts["quadratic_form"] is None and "effort" in none.reasons["quadratic_form"]
+    assert none.parts["form"] is None and "effort" in none.reasons["form"]
     capped = certify_ball(layer("softcap"), x, 0.05)
-    assert capped.parts["quadratic_form"] is None and "soft cap of 2" in capped.reasons["quadratic_form"]
+    assert capped.parts["form"] is None and "soft cap of 2" in capped.reasons["form"]
 
 
 @pytest.mark.parametrize(
@@ -208,15 +208,15 @@ def test_invalid_arguments_of_the_certificate(options, words):
 def test_too_many_tokens_are_refused(monkeypatch):
     monkeypatch.setattr(module, "MAX_ENTRIES", 2 * 3**2)
     refused = certify_ball(layer("two heads"), normal(1, N, D), 0.1)
-    assert refused.parts["quadratic_form"] is None
-    assert "at most 3 tokens for 2 heads, got 4" in refused.reasons["quadratic_form"]
+    assert refused.parts["form"] is None
+    assert "at most 3 tokens for 2 heads, got 4" in refused.reasons["form"]
 
 
 def test_products_that_overflow_are_refused():
     eye = torch.eye(2, dtype=torch.float64)
     f = SelfAttention(1e-90 * eye, 1e-90 * eye, 1e100 * eye, 1e100 * eye)
     refused = certify_ball(f, 1e80 * normal(1, 3, 2), 1e70)
-    assert refused.parts["quadratic_form"] is None or refused.parts["quadratic_form"] > 0
+    assert refused.parts["form"] is None or refused.parts["form"] > 0
     assert math.isfinite(refused.bound.log_value)
 
 
@@ -251,5 +251,5 @@ def test_the_gap_to_ascent_on_a_trained_model(at, ratios):
     for eps, ratio in zip((0.01, 0.1), ratios, strict=True):
         found = worst_case(f, len(x), Near(x, eps), restarts=1, steps=10)
         certificate = certify_ball(f, x, eps)
-        assert certificate.method == "quadratic_form"
+        assert certificate.method == "form"
         assert at_most(found.value, certificate.value) and at_most(certificate.value, ratio * found.value)

@@ -76,8 +76,7 @@ def certify_ball(
 
     It applies to layers of every kind. It is the smallest of these bounds:
 
-        quadratic_form
-                      the largest eigenvalue of one operator that bounds u·J'z for all u, z and X' at once; for layers
+        form          the largest eigenvalue of one operator that bounds u·J'z for all u, z and X' at once; for layers
                       without a soft cap
         interval      score intervals → intervals of probabilities → the three terms of the derivative
         centre        `at_center` plus the largest change of the derivative from X: exact as ε → 0
@@ -114,7 +113,7 @@ def certify_ball(
         >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
         >>> near, far = (certify_ball(SelfAttention(one, one, one), x, eps) for eps in (0.01, 10.0))
         >>> round(near.value, 2), near.method, far.method
-        (1.6, 'quadratic_form', 'yudin')
+        (1.6, 'form', 'yudin')
     """
     check_eps(eps)
     if per not in BALLS:

@@ -32,7 +32,7 @@ from howsmooth.bounds.overlap import CombinedHeads
 from howsmooth.errors import InputError
 from howsmooth.spectral import FunctionOperator, Solver, singular_values
 
-NAME = "quadratic_form"
+NAME = "form"
 MAX_ENTRIES = 2**22  # of the h·n² probabilities; some twenty tensors of that size are held
 MAX_SCORE_CHANGE = 300.0  # probabilities that underflow stay negligible
 LANCZOS_STEPS = 20  # of a round
