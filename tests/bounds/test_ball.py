@@ -387,8 +387,9 @@ def test_rounding_errors_are_included():
     """Values that nearly agree: v − o is mostly rounding, and scores are large."""
     f = layer("two heads")
     x = 1e4 * torch.ones(N, D, dtype=torch.float64) + 1e-6 * normal(1, N, D)
-    interval = certify_ball(f, x, 0.0).parts["interval"]
-    assert at_most(float(sigma(f, x)), interval)
+    parts = certify_ball(f, x, 0.0).parts
+    assert at_most(float(sigma(f, x)), parts["interval"])
+    assert at_most(float(sigma(f, x)), parts["form"])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
