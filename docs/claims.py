@@ -57,9 +57,8 @@ def claims() -> list[Claim]:
             (adversarial_command,),
             ("adversarial.jsonl",),
             "MiniLM's 72 heads × layers and GPT-2's 36 (layers 0, 6 and 11), n = 2, 7, 17, 32, 62, 97. Exponents are fitted whether or not a power law passes.",
-            "The sign of the eigenvector decides: an earlier version of these pages had only u, and concluded that the layer "
-            "is flat and the published √n an artefact. Both statements were false. `castin` returns the larger sign and has the "
-            "other one beside it. The scripts' input, another vector, is neither u nor −u in GPT-2.",
+            "The sign of the eigenvector decides; an earlier version had only u, and wrongly called the layer flat. The scripts' input "
+            "is neither u nor −u in GPT-2.",
             (
                 "tests/experiments/test_figures.py::test_adversarial_curves_are_those_of_dense_jacobians_and_are_resumed",
                 "tests/attack/test_configurations.py::test_the_constant_of_gpt2s_layer_depends_on_the_sign",
@@ -73,8 +72,7 @@ def claims() -> list[Claim]:
             ("law_ranges.jsonl",),
             "MiniLM's six layers: n = 2 to 98 with ten samples, n = 16 to 512 with five, and the embedded text with three. A "
             "certified interval of 1 % for each value.",
-            "The number of points and the longest length decide. More lengths reject a law that fewer do not: a test has "
-            "more power with more points. An earlier version had one range only, and concluded that n^¼ is never seen.",
+            "The number of points and the longest length decide: more lengths reject a law that fewer do not.",
             ("tests/experiments/test_law_ranges.py::test_a_part_of_a_curve",),
         ),
         Claim(
@@ -88,8 +86,8 @@ def claims() -> list[Claim]:
             ("howsmooth reproduce adversarial --gpt2-attention gpt2_attention.safetensors", "howsmooth reproduce text"),
             (),
             "28 curves of four models on two texts, and three panels of adversarial input; tables in the findings.",
-            "The scripts' arbitrary sign changes their values by 13 to 19 % in GPT-2's layer 0, not the slope. Random weights "
-            "depend on the seed: 0.92 √n is reproduced in its slope only. The statement itself is exact for the identity.",
+            "The scripts' arbitrary sign changes their values by 13 to 19 % in GPT-2's layer 0, not the slope. The statement is exact "
+            "for the identity.",
             (
                 "tests/studies/test_figures.py::test_the_released_formula_grows_like_n_to_a_quarter_for_the_identity",
                 "tests/studies/test_figures.py::test_gpt2s_true_weights_on_adversarial_input",
@@ -124,15 +122,13 @@ def claims() -> list[Claim]:
                 ("findings.md", "The paper's configuration is not the worst case."),
                 (
                     "attack.md",
-                    "In the example the published configuration has the constant 3.98, and the lower bound derived from it is 1.50; ascent finds 8.50.",
+                    "For 16 tokens in one dimension with A = V = 1 and R = 3, the published configuration has the constant 3.98, and the lower bound derived from it is 1.50; ascent finds 8.50.",
                 ),
             ),
             (f"python -m experiments.adversarial_heads {GPT2}", "python -m experiments.figures.regimes"),
             ("adversarial_heads.jsonl", "regimes.json"),
             "108 heads at n = 16 and 64, on the sphere of the radius of the layer's normalisation; d = 1, A = +1, R = 3, n = 16.",
-            "Both signs of u and eight seeds. An earlier version had one sign, one draw and 24 heads of GPT-2: the count depends on "
-            "model and length, the two-point input does not. The ascent was run from four seeds, and compared with every "
-            "way to put 16 tokens at three points.",
+            "Both signs of u, eight seeds; the ascent from four seeds, and every way to put 16 tokens at three points.",
             (
                 "tests/experiments/test_adversarial_heads.py::test_heads_are_compared_at_all_inputs_and_resumed",
                 "tests/attack/test_starts.py::test_the_published_configuration_is_not_the_worst_case",
@@ -163,10 +159,8 @@ def claims() -> list[Claim]:
             ),
             ("masked_threshold.jsonl",),
             "Up to 400,000 atoms, 14 values of a from 0.05 to 1; six random patterns of 64 atoms per period.",
-            "Number of atoms, ratio of the masses and block length: more atoms exceed the bound up to a larger a, to 0.1796 in the "
-            "limit of infinitely many, at the best period. The sign of A: for +‖A‖ it is exceeded up to 0.175. "
-            "Free tokens, from random patterns with other periods, end below the alternating one. Equal tokens alone show "
-            "only a ≤ 0.1553, which an earlier version took for the threshold.",
+            "Number of atoms, ratio of the masses, block length: 0.1796 in the limit of infinitely many atoms at the best period; for "
+            "+‖A‖ up to 0.175; random patterns end below the alternating one. Equal tokens alone show only a ≤ 0.1553.",
             (
                 "tests/experiments/test_masked_threshold.py::test_few_atoms_exceed_the_published_bound_where_equal_tokens_do_not",
                 "tests/experiments/test_masked_threshold.py::test_the_page_has_the_numbers_of_its_records",
@@ -183,9 +177,8 @@ def claims() -> list[Claim]:
             ("python -m experiments.splitting_limits", "howsmooth meanfield splitting-cases"),
             ("splitting_limits.jsonl",),
             "Two atoms, κ = 1.1, 2, 10, 100, 1000, sizes up to 10⁶, 80 digits.",
-            "Masses and seeds: with free masses over all scales the search comes within 10⁻³ of the limit; earlier searches in "
-            "float64 with bounded masses ended at 14.44 for κ = 1000. That the limit is approached is proved; that it is not "
-            "exceeded is a conjecture for κ ≥ 10, and false for κ near 1.",
+            "Masses and seeds: with free masses the search comes within 10⁻³ of the limit. That the limit is approached is proved; that "
+            "it is not exceeded is a conjecture for κ ≥ 10, and false for κ near 1.",
             (
                 "tests/lipschitz/test_splitting_families.py::test_the_ratio_for_positive_definite_scores_tends_to_its_limit",
                 "tests/experiments/test_splitting_limits.py::test_the_command_evaluates_families_and_searches_and_is_resumed",
@@ -195,18 +188,18 @@ def claims() -> list[Claim]:
             "Which other maps split",
             (
                 (
-                    "findings.md",
+                    "splitting.md",
                     "L2 attention with K = −Q splits without bound: ½e^{t/2} for two atoms with masses 1 : e^t.",
                 ),
                 (
-                    "findings.md",
+                    "splitting.md",
                     "The balanced columns of Sinkhorn attention do not prevent splitting when A has a negative direction.",
                 ),
             ),
             ("howsmooth meanfield splitting-cases", "python -m experiments.splitting_search l2 --A -1"),
             ("splitting_limits.jsonl",),
             "L2: distances 2 to 10 of two atoms, ratios 8 to 3·10²². Sinkhorn: two atoms, by a proof.",
-            "Masses in logarithms: in float64 with bounded masses a search had ended at 246.5, and the table called that the largest.",
+            "Masses in logarithms: with bounded masses in float64 a search ends at 246.5.",
             (
                 "tests/lipschitz/test_splitting_families.py::test_opposite_l2_splits_without_bound",
                 "tests/lipschitz/test_criterion.py::test_sinkhorn_two_atoms_on_the_line",
@@ -225,8 +218,7 @@ def claims() -> list[Claim]:
             ("python -m experiments.radius_growth",),
             ("mean_field_rates.jsonl",),
             "A = −1, +1 and a quarter turn; R² from 1 to 12, 48 to 128 and 4 to 24.",
-            "Ascent from eight random measures on three atoms for each R. For A = +1 it ends at two points although three are better "
-            "by up to 16/9: the constant changes, the exponent does not.",
+            "Ascent from eight random measures on three atoms for each R; a third point changes the constant, not the exponent.",
             ("tests/experiments/test_radius_growth.py::test_growth_with_the_radius_is_gamma",),
         ),
         Claim(
@@ -238,9 +230,8 @@ def claims() -> list[Claim]:
             ),
             ("points_on_a_line.jsonl",),
             "γR² from 0.5 to 10⁵ for three points, 2 and 8 for two to five.",
-            "Number of points and starts: four and five points find the three above, and nothing more; at γR² = 8 the search with "
-            "three points stays at two, so random starts alone may miss the best. Sign of A: for A = −1 a third point gains "
-            "nothing. An earlier version had a gain of 16 %, from one chain that was not optimised.",
+            "Number of points and starts: four and five points find nothing more; at γR² = 8 random starts alone may miss the best. For "
+            "A = −1 a third point gains nothing.",
             (
                 "tests/experiments/test_points_on_a_line.py::test_no_search_finds_more_than_three_points",
                 "tests/lipschitz/test_regimes.py::test_three_points_exceed_two_where_scores_are_positive",
@@ -267,15 +258,14 @@ def claims() -> list[Claim]:
             ("python -m pytest tests/attention/test_l2.py",),
             (),
             "One head, W^Q = s·I for growing s, X = 0.",
-            "No free choice in the counterexample. What is in print is not sourced here: we recall Theorem 3.2 of the ICML version "
-            "(PMLR 139, pages 5562–5571).",
+            "None. What is in print is recalled: Theorem 3.2 of the ICML version (PMLR 139, pages 5562–5571).",
             ("tests/attention/test_l2.py::test_the_published_exponent_is_wrong_by_any_factor",),
         ),
         Claim(
             "The published code for L2 flows",
             (
                 (
-                    "gaussian_flows.md",
+                    "flows.md",
                     "The published code for L2 flows (Castin et al. 2025) has the factor 1/√d on KᵀQ and not on KᵀK; here neither has it, so that the weight is that of a distance.",
                 ),
             ),
@@ -311,7 +301,7 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "Gaussian flows blow up",
-            (("findings.md", "The share depends on the draw: " + numbers.census()),),
+            (("flows.md", "The share depends on the draw: " + numbers.census()),),
             (
                 "python -m experiments.gaussian_census",
                 *(
@@ -321,7 +311,7 @@ def claims() -> list[Claim]:
             ),
             ("gaussian_census.jsonl", "gaussian_census_seeds.jsonl"),
             "Softmax attention, A and V with independent entries of variance 1/d, N(0, I) at t = 0, 40 draws each.",
-            'Seed, dimension and final time. An earlier version had one seed, of which more than half blow up, and said "most".',
+            "Seed, dimension and final time.",
             ("tests/experiments/test_gaussian_census.py::test_every_run_is_counted",),
         ),
         Claim(
@@ -347,8 +337,7 @@ def claims() -> list[Claim]:
             ("splitting-heads.jsonl",),
             "Every head of MiniLM and SmolLM2 on text, GPT-2's layers 0, 6 and 11 on random tokens; n from 2 to 256. SmolLM2's attention "
             "layers and seven whole layers on one text.",
-            "Text, length, number of samples and special tokens: the largest ratio goes from 0.76 to 0.95, and never above 1. "
-            "These are statements about the inputs that were measured, not about all texts.",
+            "Text, length, samples and special tokens: the largest ratio goes from 0.76 to 0.95. About the measured inputs, not all texts.",
             (
                 "tests/questions/test_splitting_cases.py::test_records_are_valid_and_shown",
                 "tests/experiments/test_figures.py::test_heads_of_models_are_summarised",
@@ -362,14 +351,13 @@ def claims() -> list[Claim]:
                     f"No text reaches the plateau: MiniLM's 72 heads have γR² {sizes}, so n* is between {lengths}.",
                 ),
                 ("mean_field.md", "**No text is as long as n\\*.**"),
-                ("regimes.md", f"MiniLM's heads have γR² {sizes}"),
-                ("regimes.md", "no text is that long"),
+                ("mean_field.md", f"MiniLM's heads have γR² {sizes}"),
+                ("mean_field.md", "no text is that long"),
             ),
             (f"python -m experiments.adversarial_heads {GPT2}", "howsmooth meanfield regimes"),
             ("adversarial_heads.jsonl",),
             "MiniLM's 72 heads, on the ball that contains the outputs of their normalisation; γ of (A + Aᵀ)/2, without biases.",
-            "The radius: it is that of the ball, which no text need reach; at half of it γR² is a quarter, and n* still above 10¹⁴. "
-            "n* is exact for tokens at two points.",
+            "The radius: at half of it γR² is a quarter, and n* still above 10¹⁴. n* is exact for tokens at two points.",
             (
                 "tests/lipschitz/test_regimes.py::test_the_plateau_at_large_radii",
                 "tests/experiments/test_adversarial_heads.py::test_heads_are_compared_at_all_inputs_and_resumed",
@@ -378,10 +366,10 @@ def claims() -> list[Claim]:
         Claim(
             "Most curves on text are no power laws, and √n does not bound them",
             (
-                ("regimes.md", numbers.text_curves()),
+                ("mean_field.md", numbers.text_curves()),
                 ("findings.md", grows),
                 (
-                    "regimes.md",
+                    "mean_field.md",
                     f"SmolLM2's layer 15 grows like {power} on Alice: √n does not bound the slope for one text",
                 ),
                 (
@@ -397,8 +385,7 @@ def claims() -> list[Claim]:
             ),
             ("law_ranges.jsonl", "benchmarks/results/h200-long-context.jsonl"),
             "MiniLM's six layers on three grids, n from 2 to 512; one layer of SmolLM2 on Alice, n from 128 to 4,096.",
-            "Layer, text and range: exponents of single layers go from below 0 to above ½. The number of points decides about "
-            "verdicts, as above.",
+            "Layer, text and range: exponents of single layers go from below 0 to above ½.",
             ("tests/experiments/test_law_ranges.py::test_a_part_of_a_curve",),
         ),
         Claim(
@@ -409,7 +396,6 @@ def claims() -> list[Claim]:
                     "**Trained models: tokens do not cluster, and perturbations grow far less than the layers allow.**",
                 ),
                 ("findings.md", "**Perturbations grow far less than the product of the layers' constants.**"),
-                ("findings.md", numbers.amplified()),
                 ("depth.md", "**Trained models form no clusters closer than 0.1.**"),
                 ("depth.md", "**A perturbation grows far less than the product of the layers' constants.**"),
                 ("depth.md", numbers.amplified()),
@@ -419,9 +405,8 @@ def claims() -> list[Claim]:
             ("howsmooth flow model smollm2", "python -m experiments.figures.depth"),
             ("depth.jsonl", "flow_growth.json"),
             "MiniLM with 64 tokens, SmolLM2 with 32, one text each.",
-            "The distance at which directions count as one cluster: 0.1, 0.3 and 0.6; at 0.3 MiniLM's 64 tokens form 47 clusters after "
-            "five layers, at 0.6 SmolLM2's 32 form 11 after 29. With random "
-            "weights there is one after four layers, with trained ones there is not. One text: no statement about others.",
+            "The distance of one cluster: at 0.3 MiniLM's 64 tokens form 47 clusters after five layers, at 0.6 SmolLM2's 32 form 11 "
+            "after 29. One text: no statement about others.",
             ("tests/studies/test_depth.py::test_spread_with_and_without_the_sink",),
         ),
         Claim(
@@ -433,12 +418,11 @@ def claims() -> list[Claim]:
                     "**A layer's constant predicts attacks on that layer, not on the model.** "
                     + numbers.layer_predictions(),
                 ),
-                ("findings.md", numbers.token_predictions()),
-                ("prediction.md", "No bound and no baseline has a larger estimate there."),
-                ("prediction.md", "no measure splits in any of these layers"),
-                ("prediction.md", "*A layer's constant does not predict attacks on the model.*"),
+                ("robustness.md", "No bound and no baseline has a larger estimate there."),
+                ("robustness.md", "no measure splits in any of these layers"),
+                ("robustness.md", "*A layer's constant does not predict attacks on the model.*"),
                 (
-                    "prediction.md",
+                    "robustness.md",
                     numbers.token_predictions().replace(
                         "No quantity predicts attacks on tokens", "*No quantity predicts attacks on tokens*"
                     ),
@@ -447,8 +431,8 @@ def claims() -> list[Claim]:
             ("python -m experiments.prediction minilm --out minilm.jsonl", "python -m experiments.figures.robustness"),
             ("prediction.json", "linearity.json"),
             "31 texts in MiniLM and 16 in SmolLM2, eight layers, attacks of 0.01 % to 10 % of ‖X‖.",
-            "Texts are resampled for the intervals, and the family of tests is adjusted. What is not detected with so few texts may "
-            "exist: without the adjustment one correlation with attacks on tokens has p = 0.004.",
+            "The adjustment for all pairs: without it one correlation with attacks on tokens has p = 0.004. What is not detected with "
+            "so few texts may exist.",
             (
                 "tests/experiments/test_correlation.py::test_layers_alone_explain_a_pooled_correlation",
                 "tests/docs/test_claims.py::test_nothing_predicts_large_attacks_on_a_layer_better_than_its_constant",
@@ -469,8 +453,7 @@ def claims() -> list[Claim]:
             ),
             ("mitigations.jsonl", "mitigations_choices.jsonl"),
             "Six mitigations of three layers at once, n = 32, 1 % of ‖X‖, twelve calls for each attack.",
-            "Model and seed, of one text. An earlier version had SmolLM2, one seed and one text, and said that smoother layers do not "
-            "make a model more robust; in MiniLM they do, by the same records.",
+            "Model and seed, of one text: in MiniLM smoother layers do make the model more robust.",
             (
                 "tests/experiments/test_mitigations.py::test_records",
                 "tests/experiments/test_mitigations.py::test_choices",
@@ -479,8 +462,8 @@ def claims() -> list[Claim]:
         Claim(
             "Distances between texts",
             (
-                ("findings.md", "The worst direction does not point towards another text."),
-                ("findings.md", numbers.quotients()),
+                ("transport.md", "The worst direction does not point towards another text."),
+                ("transport.md", numbers.quotients()),
             ),
             (
                 "howsmooth meanfield distance minilm --layers all --p 2 --json distances.jsonl",
@@ -490,8 +473,7 @@ def claims() -> list[Claim]:
             ),
             ("distances.jsonl",),
             "Two consecutive chunks of 64 tokens of the embedded text; six layers of MiniLM and two of SmolLM2.",
-            "Layer and text. An earlier version had two layers of MiniLM and said 15 to 54. On two chunks of Alice the quotients are "
-            "between 0.9 and 1.2 times these. A statement about these pairs, not about all texts.",
+            "Layer and text: on two chunks of Alice the quotients are between 0.9 and 1.2 times these. About these pairs, not all texts.",
             ("tests/docs/test_claims.py::test_quotients_are_below_the_local_constants",),
         ),
     ]
@@ -500,12 +482,12 @@ def claims() -> list[Claim]:
 INTRODUCTION = """\
 # Our claims against print
 
-Each sentence of these pages which says that something printed is wrong, or that something is not so, stands here beside the
-command that computes it, the file of its records, its range, a test at small size, and what every free choice does: sign, seed,
-start, range, number of points. Numbers in the quoted sentences come from the records, and where there are none, the tests
-assert them. The page is written by `python docs/claims.py`; a test fails if a page says something else than its records.
+Where do these pages say that something printed is wrong, or that something is not so, and how can it be checked? Each such
+statement has the command that computes it, its records, its range, what every free choice does (sign, seed, start, range,
+number of points), and a test at small size. A test also fails if a page says something else than its records. The page is
+written by `python docs/claims.py`.
 
-The file `gpt2_attention.safetensors` has GPT-2's attention layers 0, 6 and 11; `$HOWSMOOTH_DATA` is the folder with `alice.txt`.
+`gpt2_attention.safetensors` has GPT-2's attention layers 0, 6 and 11; `$HOWSMOOTH_DATA` is the folder with `alice.txt`.
 """
 
 
@@ -529,12 +511,14 @@ def page() -> str:
     """Return the Markdown of the page."""
     parts = [INTRODUCTION]
     for claim in claims():
-        quoted = "\n>\n".join(f"> {sentence} ({linked(name)})" for name, sentence in claim.sentences)
+        first = claim.sentences[0][0]
+        quoted = "\n>\n".join(f"> {sentence}" for name, sentence in claim.sentences if name == first)
+        pages = ", ".join(linked(name) for name in dict.fromkeys(name for name, _ in claim.sentences))
         files = ", ".join(f"`{record_path(name)}`" for name in claim.records) or "none: the command prints all of it"
         lines = "\n".join(f"    {command}" for command in claim.commands)
         parts.append(
             f"## {claim.title}\n\n{quoted}\n\n{lines}\n\n"
-            f"- Records: {files}\n- Range: {claim.range}\n- Free choices: {claim.choices}\n"
+            f"- Said in: {pages}\n- Records: {files}\n- Range: {claim.range}\n- Free choices: {claim.choices}\n"
             f"- Tests: {', '.join(f'`{one}`' for one in claim.tests)}\n"
         )
     return "\n".join(parts)

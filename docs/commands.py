@@ -26,6 +26,7 @@ import click
 
 PAGES = Path(__file__).parent / "commands"
 COLUMNS = 80
+RECORD_LINES = 12  # of a record that an example shows
 STUDY = """\
 models = ["minilm"]
 texts = ["alice"]
@@ -47,7 +48,7 @@ class Example:
     Attributes:
         line: The command line without `howsmooth`.
         description: The sentence above the output.
-        max_lines: Number of lines of output to show; all by default.
+        max_lines: Number of lines of output to show.
         figure: A figure that the command writes, shown below the output.
         record_file: JSON lines that the command writes; the first record is shown below the output.
         listing: A file of the working folder that is shown before the output.
@@ -55,7 +56,7 @@ class Example:
 
     line: str
     description: str
-    max_lines: int | None = None
+    max_lines: int = 12
     figure: str | None = None
     record_file: str | None = None
     listing: str | None = None
@@ -69,6 +70,7 @@ PAGE_OF = {
                 "measure minilm --layers 0,3 --lengths 16..128*2 --samples 2",
                 "The median of the samples with its interval, and their range; *worst direction* names the tokens that "
                 "the worst perturbation of the largest sample moves most, with their shares.",
+                max_lines=24,
             ),
             Example("measure minilm --layers 3 --heads 0,1,2 --lengths 32 --samples 1", "Single heads."),
             Example(
@@ -209,9 +211,9 @@ PAGE_OF = {
         "Demo, models, doctor, cite",
         [
             Example("demo", "Two models with a table, a plot and a page, as `make demo` runs it."),
-            Example("models", "The families that can be measured, and what is not supported.", max_lines=24),
+            Example("models", "The families that can be measured, and what is not supported."),
             Example("doctor", "What is installed, and which implementation runs."),
-            Example("cite", "BibTeX of the paper and the methods used.", max_lines=12),
+            Example("cite", "BibTeX of the paper and the methods used."),
         ],
     ),
 }
@@ -298,7 +300,7 @@ def typed(line: str) -> str:
 def section(example: Example, name: str, has_heading: bool, folder: Path) -> str:
     """Run an example and return its part of the page; `has_heading` is whether an earlier example has the heading."""
     rows = printed(example.line).splitlines()
-    if example.max_lines and len(rows) > example.max_lines:
+    if len(rows) > example.max_lines:
         rows = [*rows[: example.max_lines], "…"]
     parts = [] if has_heading else [f"## howsmooth {name}"]
     parts.append(example.description)
@@ -308,7 +310,8 @@ def section(example: Example, name: str, has_heading: bool, folder: Path) -> str
     parts.append("```console\n" + "\n".join([typed(example.line), *rows]) + "\n```")
     if example.record_file:
         first = json.loads((folder / example.record_file).read_text(encoding="utf-8").splitlines()[0])
-        parts.append("```json\n" + timeless(json.dumps(first, indent=2, ensure_ascii=False)) + "```")
+        fields = timeless(json.dumps(first, indent=2, ensure_ascii=False)).splitlines()
+        parts.append("\n".join(["```json", *fields[:RECORD_LINES], "…", "```"]))
     if example.figure:
         copy = PAGES.parent / "images" / f"command-{Path(example.figure).name}"
         shutil.copy(folder / example.figure, copy)
@@ -334,9 +337,8 @@ def page(key: str) -> str:
 OVERVIEW = """\
 # Commands
 
-`howsmooth COMMAND --help` lists all options. These pages show an example of each command with its output, without
-times; `python docs/commands.py` runs all examples again. The table in [Notation](../notation.md#options) lists every
-option of every command; an option has the same meaning wherever it occurs.
+What does each command print? These pages have an example of each, without times. `howsmooth COMMAND --help` lists its
+options, [Notation](../notation.md#options) those of all commands; an option has the same meaning wherever it occurs.
 
 | command | |
 |---|---|
@@ -344,24 +346,21 @@ option of every command; an option has the same meaning wherever it occurs.
 
 ## Output
 
-Tables are printed to stdout, messages to stderr. On a terminal the table grows while records are computed, above a
-progress bar; elsewhere a line is printed for each length, as on these pages. `--quiet` leaves warnings and errors,
-`--verbose` prints a line for each record. `--json FILE|-` writes one JSON object for each record as soon as it is
-computed. The exit code is 0 on success, 2 for bad input (with one line that explains it), 1 if a task of a study
-failed, and 130 after Ctrl-C. Errors in options, names and files are reported before torch is imported.
+Tables are printed to stdout, messages to stderr. `--quiet` leaves warnings and errors, `--verbose` prints a line for
+each record, `--json FILE|-` writes one JSON object for each record as soon as it is computed. The exit code is 0 on
+success, 2 for bad input (with one line that explains it), 1 if a task of a study failed, and 130 after Ctrl-C.
 
 ## Threads
 
-`--threads` is the number of threads of each process. The default is one up to n = 256 and the number of cores for
-longer inputs; a study runs one process per core with one thread each. `OMP_NUM_THREADS`, if it is set, takes the place
-of the default. Threads sleep while they wait for each other (`OMP_WAIT_POLICY=PASSIVE`, unless the variable is set). By
-default they would wait in a busy loop: MiniLM at n = 64, beside two busy processes on two cores, took 81 s with two
-threads, 7 s with two that sleep, and 5 s with one.
+`--threads` is the number of threads of each process: one up to n = 256 and the number of cores for longer inputs,
+unless `OMP_NUM_THREADS` is set; a study runs one process per core with one thread each. Threads sleep while they wait
+for each other (`OMP_WAIT_POLICY=PASSIVE`, unless it is set): MiniLM at n = 64, beside two busy processes on two cores,
+took 81 s with two threads that wait in a loop, 7 s with two that sleep, and 5 s with one.
 
 ## Completion
 
-The shell completes commands, options, names of models and texts, values and paths after Tab once one of these lines is
-in its configuration:
+Commands, options, names, values and paths are completed after Tab, with one of these lines in the configuration of the
+shell:
 
 | shell | file | line |
 |---|---|---|

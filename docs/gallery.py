@@ -54,14 +54,14 @@ GALLERY = (
         "The same for a paper",
         "measure minilm --layers 0,2,5 --lengths 32..512*2 --samples 2 --style paper --plot growth-paper.png",
         "One column of 3.3 inches with fonts of 7 points. With `.pdf`, fonts are embedded as TrueType.",
-        "howto/paper_figure.md",
+        "report.md",
     ),
     Picture(
         "growth-slides.png",
         "The same for slides",
         "measure minilm --layers 0,2,5 --lengths 32..512*2 --samples 2 --style slides --plot growth-slides.png",
         "16:9, with text and lines that can be read from the back of a room.",
-        "howto/paper_figure.md",
+        "report.md",
     ),
     Picture(
         "bounds.png",
@@ -126,14 +126,14 @@ GALLERY = (
         "A Gaussian that blows up",
         "flow gaussian --A '1,0.5;-0.5,-0.3' --mean 0.5,0.2 --covariance 0.6,0.3 --until 2 --plot gaussian.png",
         "Attention keeps Gaussians Gaussian; here the covariance becomes infinite in finite time.",
-        "gaussian_flows.md",
+        "flows.md",
     ),
     Picture(
         "density.png",
         "A density and its particles",
         "flow pde --V -identity --until 2 --particles 50,200 --plot density.png",
         "The mean-field limit on a grid, and 200 particles that follow it.",
-        "gaussian_flows.md",
+        "flows.md",
     ),
     Picture(
         "depth.png",
@@ -153,25 +153,9 @@ GALLERY = (
 INTRODUCTION = """\
 # Gallery
 
-Each picture is shown with the command that draws it. Every command with `--plot` writes png, svg or pdf, by the ending
-of the file name, in the style `--style screen`, `paper` or `slides`. `python docs/gallery.py` draws all of them again.
-"""
-OTHER_PICTURES = """\
-## A page instead of a picture
-
-    howsmooth measure minilm --report report.html
-
-One HTML file that works offline: plots with tooltips, tables, the tokens of the worst direction ([more](report.md)).
-
-![The report](images/report-light.png)
-
-## The explorer
-
-    howsmooth explore
-
-A local web page: paste a text, choose a layer, see which tokens matter ([more](explore.md)).
-
-![The explorer](images/explore-light.png)
+Which pictures are there, and which command draws each? Every command with `--plot` writes png, svg or pdf, by the
+ending of the file name, in the style `--style screen`, `paper` or `slides`. Pages instead of pictures:
+[the report](report.md) and [the explorer](explore.md).
 """
 
 
@@ -208,7 +192,7 @@ def page() -> str:
             f"## {picture.title}\n\n{typed(picture.line)}\n\n{picture.description} ([more]({picture.page}))\n\n"
             f"![{picture.title}](images/gallery/{picture.name})\n"
         )
-    return "\n".join([*parts, OTHER_PICTURES])
+    return "\n".join(parts)
 
 
 def main() -> None:

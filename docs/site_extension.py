@@ -4,6 +4,7 @@ A line of one of these forms in a page is replaced by the content that it names:
 
     {{ names howsmooth.attention }}     the reference of all public names of a package, from its `__all__`
     {{ entry_points }}                  the callables of `howsmooth.__all__`, as a table that links to the reference
+    {{ options }}                       the options of all commands, with their meaning and default
     {{ questions }}                     the questions of `howsmooth.questions`, as a table that links to the commands
     {{ notebook bounds }}               a notebook with its outputs
     {{ file CONTRIBUTING.md }}          a file of the repository, with its links into docs/ adjusted
@@ -213,6 +214,13 @@ def questions(_: str) -> str:
     return "\n".join(rows)
 
 
+def options(_: str) -> str:
+    """Return the table of the options of all commands."""
+    from docs.options import table
+
+    return table()
+
+
 def public(module: ModuleType) -> list[str]:
     """Return `__all__`, which is in order of importance, or the public names that a module defines."""
     return getattr(module, "__all__", None) or [
@@ -300,6 +308,7 @@ MACROS = {
     "names": names,
     "entry_points": entry_points,
     "questions": questions,
+    "options": options,
     "notebook": notebook,
     "file": file,
     "references": references,

@@ -29,8 +29,9 @@ from howsmooth.attack import Ascent, Ball, ascend
 from howsmooth.bounds import mean_field
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.regimes import unit_layer
-from howsmooth.report.figure import MARKERS, save_figure
+from howsmooth.report.figure import save_figure
 from howsmooth.report.output_paths import check_plot_path
+from howsmooth.report.panels import MARKERS
 from howsmooth.report.style import THEMES
 
 # ‖A‖R² at which two Diracs are optimal; for positive scores these are large.

@@ -1,7 +1,7 @@
 """Build the wheel and install it in an empty environment, with each extra alone, as its users do. Needs the network.
 
     make test-install                        all extras
-    python -m tests.install core plot        some of them; core is the package without any
+    python -m tests.install core models      some of them; core is the package without any
 
 In each environment the versions are those of constraints.txt. What an extra is for has to work with it alone.
 """
@@ -9,6 +9,7 @@ In each environment the versions are those of constraints.txt. What an extra is 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,8 +21,7 @@ _RANDOM = "import howsmooth; found = howsmooth.measure('random:gpt2', inputs='id
 # What is run with an extra alone.
 CHECKS = {
     "core": "import torch, howsmooth; x = torch.randn(5, 4); print(howsmooth.local_lipschitz(torch.tanh, x).value)",
-    "models": f"{_RANDOM}; print(found)",
-    "plot": "import matplotlib, howsmooth.report.figure; print(matplotlib.__version__)",
+    "models": f"{_RANDOM}; print(found); found.plot('plot.png'); found.report('page.html')",
     "gguf": "import gguf, accelerate, howsmooth.models.gguf_file; print(accelerate.__version__)",
     "parquet": "import pyarrow, howsmooth.studies.formats; print(pyarrow.__version__)",
     "ray": "import ray, howsmooth.studies.engines.ray_engine; print(ray.__version__)",
@@ -46,7 +46,9 @@ def check(wheel: Path, extra: str, folder: Path) -> bool:
     install = [python, "-m", "pip", "install", "--quiet", "--constraint", str(ROOT / "constraints.txt"), wanted]
     for command in (install, [python, "-m", "pip", "check"], [python, "-c", CHECKS[extra]]):
         # From another folder than the repository, whose modules would be found first.
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        # matplotlib keeps what fonts it found, and those of this environment go with it.
+        environment = os.environ | {"MPLCONFIGDIR": str(folder)}
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
         if done.returncode:
             print(f"{extra}: failed\n{done.stdout}{done.stderr}")
             return False

@@ -1,4 +1,4 @@
-"""Do the constants predict? Tables and figure of docs/prediction.md, from the records of that experiment.
+"""Do the constants predict? Tables and figure of docs/robustness.md, from the records of that experiment.
 
     python -m experiments.figures.prediction minilm.jsonl smollm2.jsonl [--out docs/images/prediction]
 

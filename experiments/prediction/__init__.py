@@ -6,5 +6,5 @@
     evaluation      correlations and calibration of all predictors and outcomes
     __main__        python -m experiments.prediction
 
-The page docs/prediction.md has the answer.
+The page docs/robustness.md has the answer.
 """

@@ -160,7 +160,6 @@ def test_wrong_combinations_are_refused_before_anything_slow_is_imported(tiny, t
         "flow pde --plot-rate r.png",
         "flow model {tiny} --no-growth --depths 1",
         "meanfield splitting-line --masses 1,2,3",
-        "meanfield splitting-cases --plot a.png",
         "meanfield splitting-copies {tiny} --map head",
         "meanfield distance --other absent.txt",
         "meanfield file-distance",

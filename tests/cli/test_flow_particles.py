@@ -44,7 +44,7 @@ def test_records_figure_animation_and_tokens(howsmooth, tmp_path):
     assert all(r["n"] == 8 and r["status"] == "finished" and r["local"] > 0 for r in depths)
     assert all(at_most(r["lower"], r["value"], r["product"] * 1.001) for r in grown)
     assert "σ₁ of the flow" in shown.out
-    assert len(files["a.csv"].read_text().splitlines()) == 6
+    assert len(files["a.csv"].read_text().splitlines()) == 1 + len(records) == 8
     assert files["a.png"].read_bytes()[:4] == b"\x89PNG" and files["a.gif"].read_bytes()[:3] == b"GIF"
     with safe_open(files["a.safetensors"], "pt") as kept:
         assert kept.get_tensor("tokens").shape == (5, 8, 2) and kept.metadata()["coordinates"] == "renormalised"

@@ -57,7 +57,7 @@ def test_measure_writes_the_same_page(howsmooth, tiny, text_file, tmp_path):
 def test_two_runs_that_write_the_same_page(start_paused_at, howsmooth, lines, tmp_path):
     """The first pauses before it gives its page the name; the page that the second writes is not in its way."""
     page = tmp_path / "r.html"
-    process = start_paused_at(f"report {lines} -o {page}", "howsmooth.cli.outputs:os.replace", 1)
+    process = start_paused_at(f"report {lines} -o {page}", "howsmooth.reading:os.replace", 1)
     assert howsmooth(f"report {lines} -o {page}").code == 0
     (theirs,) = tmp_path.glob(".r.html.*partial")
     assert theirs.read_text(encoding="utf-8") == page.read_text(encoding="utf-8")

@@ -53,7 +53,7 @@ def run(line: str, prelude: str, **environment: str) -> tuple[subprocess.Complet
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("measure {tiny} --lengths 8 --text absent.txt", "--text: expected a readable text file, got absent.txt"),
+        ("measure {tiny} --lengths 8 --text absent.txt", "--text: expected a text, got absent.txt (no such file"),
         ("measure {tiny} --lengths 65", "at most 64 tokens"),
         ("measure {tiny} --layers 2", "between 0 and 1, got 2"),
         ("measure {bare} --text {text} --lengths 8", "expected a tokenizer"),

@@ -117,6 +117,8 @@ def workspace(folder: Path) -> Path:
     flows = (ROOT / "docs" / "flows.md").read_text(encoding="utf-8")
     (folder / "mine.toml").write_text(re.search(r"```toml\n(.*?)```", flows, re.S)[1], encoding="utf-8")
     (folder / "gaussian.toml").write_text(GAUSSIAN, encoding="utf-8")
+    for name in ("a.csv", "b.csv"):
+        (folder / name).write_text("x,y\n0,0\n1,0\n0,1\n", encoding="utf-8")
     for name in ("a.npz", "b.npz"):
         import numpy as np
 
@@ -187,7 +189,10 @@ def small(words: list[str]) -> list[str]:
             more += [option, several if "," in given.get(option, "") or ".." in given.get(option, "") else one]
     if command.name == "gaussian":
         more += ["--frames", "11"]  # the fewest that it takes
-    if "--layers" in own and given.get("--layers") != "all" and "gpt2_attention.safetensors" not in words:
+    takes_layers = "--layers" in own and (
+        command.name != "tokens" or "--layers" in given
+    )  # of one objective for tokens
+    if takes_layers and given.get("--layers") != "all" and "gpt2_attention.safetensors" not in words:
         layers = given.get("--layers", "0,1").split(",")
         more += ["--layers", ",".join(dict.fromkeys(str(min(int(layer), LAYERS - 1)) for layer in layers))]
     if command.name == "splitting" and "--map" not in given:  # all heads

@@ -58,7 +58,7 @@ def test_an_interrupted_command_is_resumed(tmp_path, monkeypatch, capsys):
 def test_the_records_of_the_page_are_complete():
     kept = read(ROOT / "docs" / "images" / "gaussian_census.jsonl")
     assert [record["run"] for record in kept] == list(range(40))
-    page = (ROOT / "docs" / "gaussian_flows.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "flows.md").read_text(encoding="utf-8")
     for status in ("blew up", "finished", "step limit"):
         assert f"| {sum(record['status'] == status for record in kept)} | {status} |" in page
 

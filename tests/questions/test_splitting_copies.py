@@ -74,7 +74,6 @@ def test_images_and_files_of_attention_have_no_tokens_to_repeat(tmp_path):
         ("--copies 1", "--copies: expected a whole number from 2"),
         ("--heads 0", "No such option"),
         ("--samples 3", "No such option"),
-        ("--plot x.png", "No such option"),
         ("--map head", "--map: expected a map among attention, normed, block, layer, got 'head'"),
     ],
 )

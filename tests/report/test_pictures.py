@@ -99,7 +99,7 @@ def test_only_the_renderer_imports_matplotlib():
         for path in package.rglob("*.py")
         if importers_of_matplotlib(path.read_text(encoding="utf-8"))
     }
-    assert found <= {f"report/{name}" for name in (*RENDERER, "output_paths")}
+    assert found <= {f"report/{name}" for name in (*RENDERER, "embedding", "output_paths")}
     assert importers_of_matplotlib("def f():\n    from matplotlib.axes import Axes")
     assert not importers_of_matplotlib("if TYPE_CHECKING:\n    from matplotlib.axes import Axes")
 

@@ -140,7 +140,7 @@ def named_attack(name: str, steps: int = 20, tol: float = 1e-2) -> Attack:
 
     Example:
         >>> named_attack("split").name
-        'duplicate all ×2 >> singular direction'
+        'duplicate all ×2 >> singular'
     """
     from howsmooth.attack import feature
 
