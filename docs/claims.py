@@ -484,7 +484,7 @@ INTRODUCTION = """\
 
 Where do these pages say that something printed is wrong, or that something is not so, and how can it be checked? Each such
 statement has the command that computes it, its records, its range, what every free choice does (sign, seed, start, range,
-number of points), and a test at small size. A test also fails if a page says something else than its records. The page is
+number of points), and a test at small size. Unless another page is named, it is quoted from [the findings](findings.md). A test also fails if a page says something else than its records. The page is
 written by `python docs/claims.py`.
 
 `gpt2_attention.safetensors` has GPT-2's attention layers 0, 6 and 11; `$HOWSMOOTH_DATA` is the folder with `alice.txt`.
@@ -514,11 +514,12 @@ def page() -> str:
         first = claim.sentences[0][0]
         quoted = "\n>\n".join(f"> {sentence}" for name, sentence in claim.sentences if name == first)
         pages = ", ".join(linked(name) for name in dict.fromkeys(name for name, _ in claim.sentences))
+        said = f"- Said in: {pages}\n" if pages != linked("findings.md") else ""
         files = ", ".join(f"`{record_path(name)}`" for name in claim.records) or "none: the command prints all of it"
         lines = "\n".join(f"    {command}" for command in claim.commands)
         parts.append(
             f"## {claim.title}\n\n{quoted}\n\n{lines}\n\n"
-            f"- Said in: {pages}\n- Records: {files}\n- Range: {claim.range}\n- Free choices: {claim.choices}\n"
+            f"{said}- Records: {files}\n- Range: {claim.range}\n- Free choices: {claim.choices}\n"
             f"- Tests: {', '.join(f'`{one}`' for one in claim.tests)}\n"
         )
     return "\n".join(parts)

@@ -10,7 +10,7 @@ from statistics import median
 
 import pytest
 
-from howsmooth.report.chart import Axis, Chart, Series
+from howsmooth.report.chart import Axis, Chart, HeatMap, Series
 from howsmooth.report.embedding import panel_html, thinned
 from howsmooth.report.rows import interval, number
 from howsmooth.report.web_page import report_page
@@ -110,3 +110,11 @@ def test_two_hundred_curves_are_all_named():
     ]
     html = html_of(*series)
     assert html.count("data-series=") == 200 and 'class="find"' in html and len(html) < 150_000
+
+
+def test_numbers_on_dark_cells_keep_their_colour_in_the_dark_theme():
+    pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
+    heat = HeatMap("Lip", Axis("n"), Axis("layer"), columns=[8, 16], rows=[0], values=[[1.5, 90.5]], show_values=True)
+    texts = re.findall(r'<text[^>]*?style="([^"]*)"[^>]*>\s*(?:<tspan[^>]*>)?(1\.50|90\.5)', panel_html(heat, name="h"))
+    assert {number for _, number in texts} == {"1.50", "90.5"}
+    assert not any("var(" in style for style, _ in texts)

@@ -26,6 +26,7 @@ LINESTYLES = {"solid": "-", "dashed": (0, (5, 2.5)), "dotted": (0, (1, 1.8)), "d
 TOKEN_FONT = "DejaVu Sans Mono"  # comes with matplotlib; its characters have one width, by which tokens are laid out
 _MAX_WRITTEN_COLUMNS = 8  # a heat map with more columns has no numbers in its cells
 _SCREEN_MARKER = STYLES["screen"].marker_size
+_ON_DARK = "#fefefe"  # text on a dark cell; white is the background, which a page replaces by that of its theme
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ def draw_heat_map(panel: Axes, heat: HeatMap, canvas: Canvas) -> None:
                     ha="center",
                     va="center",
                     fontsize=style.legend_size,
-                    color="white" if norm(value) < 0.5 else "black",
+                    color=_ON_DARK if norm(value) < 0.5 else "black",
                 )
 
 
