@@ -19,6 +19,7 @@ SMALL = {"layers": [0], "lengths": [4], "restarts": 2, "steps": 2, "tol": 0.1}
         ({"eps": [0.1, -2]}, "eps: expected comma-separated positive numbers up to 1e"),
         ({"eps": "soon"}, "eps: expected comma-separated positive numbers"),
         ({"steps": 0}, "steps: expected a whole number from 1"),
+        ({"effort": -1}, "effort: expected a whole number from 0 to 1000, got -1"),
         ({"within": "near"}, "unknown key 'within'"),
     ],
 )
@@ -35,6 +36,13 @@ def test_it_is_asked_in_python(tiny, text_file):
         assert at_most(record["found"]["value"], record["certified"])
     assert less(small["certified"], large["certified"])
     assert "≤ certified" in str(package.ask("ball", tiny, text_file, **SMALL, eps=0.01))
+
+
+def test_more_effort_gives_a_smaller_certificate(tiny, text_file):
+    sharp = {**SMALL, "tol": 1e-3}
+    (without,), (default,) = (package.ask("ball", tiny, text_file, **sharp, eps=0.5, effort=e) for e in (0, 16))
+    assert without["parts"]["form"] is None and default["method"] == "form"
+    assert less(default["certified"], without["certified"])
 
 
 def test_its_command_resumes(howsmooth, tiny, text_file, tmp_path, monkeypatch):

@@ -1,13 +1,16 @@
 """A certificate on a ball: one Lipschitz constant for all inputs near X.
 
-The ball is {X' : |x'_i − x_i| ≤ ε for every token i that is not padding}. It is convex, so a bound L on ‖D_X' f‖₂ for
-all X' in it is a Lipschitz constant there: ‖f(X') − f(X″)‖ ≤ L ‖X' − X″‖. The proofs are in docs/ball.md.
+The ball is {X' : |x'_i − x_i| ≤ ε for every token i that is not padding}, or {X' : ‖X' − X‖ ≤ ε}. It is convex, so a
+bound L on ‖D_X' f‖₂ for all X' in it is a Lipschitz constant there: ‖f(X') − f(X″)‖ ≤ L ‖X' − X″‖. The proofs are in
+docs/ball.md.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,15 +18,18 @@ from torch import Tensor
 from howsmooth.attention import SelfAttention
 from howsmooth.bounds import this_project
 from howsmooth.bounds.bound import Bound, Refused, exp, log
-from howsmooth.bounds.conditions import LARGEST_RADIUS, check_eps, is_number, require_no_bias
+from howsmooth.bounds.conditions import LARGEST_RADIUS, check_eps, is_number, mask_of_tokens, require_no_bias
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.head_on_ball import HeadOnBall, LayerAtTokens
 from howsmooth.bounds.norms import UNIT_ROUNDOFF, spectral_norm
 from howsmooth.bounds.overlap import CombinedHeads
+from howsmooth.bounds.quadratic_form import NAME, TokenMoves, quadratic_form
 from howsmooth.display import Displayed
 from howsmooth.errors import InputError
+from howsmooth.spectral.solver import Solver
 
-BALL = "for |x'_i − x_i| ≤ ε"
+BALLS = {"token": "for |x'_i − x_i| ≤ ε", "text": "for ‖X' − X‖ ≤ ε"}
+EFFORT = 16
 REFERENCE = "docs/ball.md"
 MAX_RELATIVE_EPS = 1e6  # of the radius: where `vacuous_eps` stops its search
 
@@ -61,11 +67,17 @@ def certify_ball(
     padding: Tensor | None = None,
     *,
     at_center: float | None = None,
+    per: Literal["token", "text"] = "token",
+    tokens: Sequence[int] | Tensor | None = None,
+    effort: int = EFFORT,
+    solver: Solver = Solver(),
 ) -> BallCertificate:
     """Return a Lipschitz constant of f for all X' with |x'_i − x_i| ≤ ε for every real token i.
 
     It applies to layers of every kind. It is the smallest of these bounds:
 
+        form          the largest eigenvalue of one operator that bounds u·J'z for all u, z and X' at once; for layers
+                      without a soft cap
         interval      score intervals → intervals of probabilities → the three terms of the derivative
         centre        `at_center` plus the largest change of the derivative from X: exact as ε → 0
         yudin         `yudin2025.local`, maximised over the intervals of probabilities
@@ -77,8 +89,15 @@ def certify_ball(
         x: tokens, (n, d).
         eps: ε, the largest Euclidean distance by which each token may move.
         padding: (n,), True where a token is real; padded tokens do not move and are not attended to.
-        at_center: an upper bound on ‖D_X f‖₂, such as `local_lipschitz(f, x).upper`. The certificate then has the
+        at_center: an upper bound on ‖D_X f‖₂, such as `local_lipschitz(f, x).upper`. The bound `centre` has the
             confidence of that estimate.
+        per: "token" if every token may move by ε, "text" if ‖X' − X‖ ≤ ε in the Frobenius norm.
+        tokens: the tokens that move, as indices or a mask over all n; by default all real ones. The certificate then
+            bounds ‖f(X') − f(X″)‖/‖X' − X″‖ for X' and X″ that agree in all others.
+        effort: rounds in which the weights of the quadratic form are improved, each about the cost of a solve; it stops
+            early where they no longer help. 0 leaves out the quadratic form.
+        solver: confidence and accuracy of the quadratic form; all else is deterministic. A certificate that is the
+            smaller of two bounds, each with the confidence 1 − δ, has 1 − 2δ at least.
 
     Returns:
         The certificate, with the value of every bound.
@@ -94,19 +113,30 @@ def certify_ball(
         >>> x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
         >>> near, far = (certify_ball(SelfAttention(one, one, one), x, eps) for eps in (0.01, 10.0))
         >>> round(near.value, 2), near.method, far.method
-        (1.6, 'interval', 'yudin')
+        (1.6, 'form', 'yudin')
     """
     check_eps(eps)
+    if per not in BALLS:
+        raise InputError(f'expected per as "token" or "text", got {per!r}; "text" bounds the Frobenius norm by ε')
+    if isinstance(effort, bool) or not isinstance(effort, int) or effort < 0:
+        raise InputError(f"expected effort as a whole number of rounds from 0, got {effort!r}; {EFFORT} is the default")
     if at_center is not None and not (is_number(at_center) and 0 <= at_center < math.inf):
         raise InputError(f"expected at_center as a finite upper bound on ‖D_X f‖₂, got {at_center!r}; leave it out")
     ball = _Ball(form_of(f), x, padding)
+    by_radius = ball.radius_bounds(eps)
     heads = ball.head_bounds(eps)
     terms, changes = (ball.combined.terms(heads, change) for change in ("", "_change"))
-    bounds: dict[str, float | Refused] = {"interval": ball.combined.total(heads, terms)}
+    moving = mask_of_tokens(tokens, ball.at.real)[ball.at.real]
+    bounds: dict[str, float | Refused] = {}
+    try:
+        bounds[NAME] = quadratic_form(ball.combined, TokenMoves(eps, moving, per == "text"), effort, solver)
+    except Refused as refusal:
+        bounds[NAME] = refusal
+    bounds["interval"] = ball.combined.total(heads, terms)
     if at_center is not None:
         bounds["centre"] = at_center + ball.combined.total(heads, changes, "_change")
     bounds["yudin"] = ball.yudin_bound(heads, eps)
-    bounds |= ball.radius_bounds(eps)
+    bounds |= by_radius
     if eps == 0:
         bounds["this_project.local"] = exp(this_project.local(ball.form, x, padding).log_value)
     reasons = {name: str(value) for name, value in bounds.items() if isinstance(value, Refused)}
@@ -115,7 +145,7 @@ def certify_ball(
     if at_center is None:
         parts["centre"], reasons["centre"] = None, "needs at_center, an upper bound on ‖D_X f‖₂"
     method = min(values, key=lambda name: values[name])
-    bound = Bound("ball", log(values[method]), "upper", BALL, (f"ε = {eps:g}", f"by {method}"), REFERENCE)
+    bound = Bound("ball", log(values[method]), "upper", BALLS[per], (f"ε = {eps:g}", f"by {method}"), REFERENCE)
     terms |= {f"{term} change": value for term, value in changes.items()}
     return BallCertificate(bound, float(eps), method, parts, reasons, terms)
 

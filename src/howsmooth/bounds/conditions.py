@@ -7,6 +7,7 @@ layer does not meet a condition, and otherwise returns the wording of the condit
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -91,6 +92,25 @@ def check_padding(padding: Tensor | None, n: int) -> None:
         raise InputError(
             "expected at least one real token, got padding that is False everywhere; it is True where a token is real"
         )
+
+
+def mask_of_tokens(tokens: Sequence[int] | Tensor | None, real: Tensor) -> Tensor:
+    """Return the real tokens among those given as indices or as a mask, (n,), or all real ones; InputError if none."""
+    if tokens is None:
+        return real
+    n, given = len(real), torch.as_tensor(tokens)
+    if given.dtype != torch.bool and not given.is_floating_point() and given.dim() == 1:
+        if not len(given) or not bool(((given >= 0) & (given < n)).all()):
+            raise InputError(f"expected tokens as indices from 0 to {n - 1}, got {tokens!r}; leave it out for all")
+        given = torch.zeros(n, dtype=torch.bool).index_fill(0, given.long().cpu(), True)
+    if given.dtype != torch.bool or tuple(given.shape) != (n,):
+        raise InputError(
+            f"expected tokens as indices or as a mask of shape ({n},), got {given.dtype} of shape "
+            f"{tuple(given.shape)}; leave it out for all"
+        )
+    if not bool((given.cpu() & real).any()):
+        raise InputError("expected at least one real token in tokens, got none; check tokens and padding together")
+    return given.cpu() & real
 
 
 def require_one_head(form: LayerForm, bound: str) -> str:

@@ -228,6 +228,18 @@ class Head:
         norms: Tensor = (queries @ self.query_factor.mT).norm(dim=-1)
         return self.scale * norms
 
+    def slope_norms(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return |a_ij| (n, n or 1), |κ_ij| (n, n) and ‖[√P_ij κ_ij]_j‖ (n,) at X, with their rounding errors."""
+        parts = []
+        for rows in self._row_blocks():
+            raw, added = self.scores(rows)
+            centre = self.centre(raw, added)
+            p = torch.softmax(raw + added, -1).nan_to_num(nan=0.0)
+            kappa = self.query_slope_norms(rows, centre), self._kappa_norms(p, centre, rows)
+            parts.append((self.key_slopes(rows)[1] + self.slope_error, *(t + self.kappa_error for t in kappa)))
+        a, kappa_norm, kappa_rms = (torch.cat(part) for part in zip(*parts, strict=True))
+        return a, kappa_norm, kappa_rms
+
     def at_centre(self, value: float) -> HeadTerms:
         """Bound the terms at X itself, given ‖P‖."""
         parts = [self._rows_at_centre(rows) for rows in self._row_blocks()]

@@ -50,7 +50,7 @@ class Overlap:
         self.form = form
         h, w = form.heads, form.wv.shape[1]
         concatenation = torch.unflatten(torch.eye(h * w, dtype=torch.float64), 1, (h, w)).movedim(1, 0)
-        self.out: Tensor = torch.linalg.qr(concatenation if form.wo is None else form.wo).Q
+        self.out: Tensor = concatenation if form.wo is None else torch.linalg.qr(form.wo).Q
         self.rows: dict[str, Tensor] = dict(
             query=torch.linalg.qr(form.wq.mT).Q, key=form.repeat_kv(torch.linalg.qr(form.wk.mT).Q)
         )
@@ -126,6 +126,7 @@ class CombinedHeads:
 
     def __init__(self, at: LayerAtTokens):
         """Take the heads of the layer, and the overlap of their subspaces."""
+        self.at = at
         self.form, self.heads, self.overlap = at.form, [Head(at, h) for h in range(at.form.heads)], Overlap(at.form)
 
     def map_heads(self, call: Callable[..., Result], *each: Sequence[float]) -> list[Result]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from howsmooth.lazy import deferred
-from howsmooth.questions.fields import Restarts, Steps, numbers, option
+from howsmooth.questions.fields import Restarts, Steps, numbers, option, whole
 from howsmooth.questions.question import Fields, Grid, Place, Question, every_map_and_sample
 from howsmooth.questions.spec import Lengths, ModelSpec, Samples
 from howsmooth.questions.worst_case import SEARCH_FIELDS
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class BallSpec(ModelSpec):
     """Which layers and lengths, the radii of the balls, and how long to search in them."""
 
-    options: ClassVar[tuple[str, ...]] = (*SEARCH_FIELDS, "eps", "restarts", "steps")
+    options: ClassVar[tuple[str, ...]] = (*SEARCH_FIELDS, "eps", "effort", "restarts", "steps")
     varied: ClassVar[tuple[str, ...]] = ("eps",)
 
     question: str = "ball"
@@ -28,6 +28,11 @@ class BallSpec(ModelSpec):
     eps: Annotated[
         tuple[float, ...], numbers("0.001,0.01,0.1"), option("How far each token may move.", metavar="NUMBER,…")
     ] = (0.001, 0.01, 0.1)
+    effort: Annotated[
+        int,
+        whole(0, 1000),
+        option("Rounds in which the weights of the certificate are improved; 0 leaves out the quadratic form."),
+    ] = 16
     restarts: Restarts = 4
     steps: Steps = 30
 
@@ -66,11 +71,12 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     at, spec = places[0].at, work.spec
     f, x = work.attention_and_tokens(at)
     f, x = f.converted(dtype=torch.float64), x.double()
-    centre = estimate_at(f, x, solver=spec.spectral_solver)
+    solver = spec.spectral_solver.divided(2)  # each certificate is the smaller of two bounds with a confidence
+    centre = estimate_at(f, x, solver=solver)
     vacuous = vacuous_eps(f, x)
     for place in places:
         eps = place.at["eps"]
-        certificate = certify_ball(f, x, eps, at_center=centre.upper)
+        certificate = certify_ball(f, x, eps, at_center=centre.upper, effort=spec.effort, solver=solver)
         near = Near(x, eps)
         found = worst_case(f, work.n, near, restarts=spec.restarts, steps=spec.steps, seed=spec.seed, tol=spec.tol)
         bound = certificate.bound

@@ -236,9 +236,10 @@ class Baselines:
         return gain
 
     def certified_gain(self, budget: Budget) -> float | None:
-        """Return an upper bound on every gain within the budget, for attention: ‖E‖ ≤ s implies |ε_i| ≤ s."""
+        """Return an upper bound on every gain within the budget, for attention."""
         import torch
 
+        from howsmooth.attack import NORMS
         from howsmooth.attack.feature import OutputChange
         from howsmooth.attention import SelfAttention
         from howsmooth.bounds import certify_ball
@@ -246,10 +247,11 @@ class Baselines:
         f, x, size = self.target.f, self.target.x.double(), budget.size
         if not isinstance(f, SelfAttention) or not isinstance(self.objective, OutputChange):
             return None
-        if size not in self._known:
+        per: Literal["token", "text"] = "token" if NORMS[budget.norm].each_token else "text"
+        if (size, per) not in self._known:
             f = f.converted(dtype=torch.float64)
-            self._known[size] = certify_ball(f, x, size, at_center=self.sigma["upper"]).value
-        gain: float | None = self._known[size]
+            self._known[size, per] = certify_ball(f, x, size, at_center=self.sigma["upper"], per=per).value
+        gain: float | None = self._known[size, per]
         return gain
 
 

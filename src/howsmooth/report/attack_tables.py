@@ -101,7 +101,7 @@ def _balls(records: Sequence[dict[str, Any]]) -> Table:
             Column("at the text", lambda r: number(r["centre"]["value"]), style="dim"),
             Column("≥ found", lambda r: number(r["found"]["value"]), style="bold green"),
             Column("≤ certified", lambda r: _magnitude(r["log_certified"], 4), style="bold green"),
-            Column("ratio", lambda r: _ratio(r["tightness"])),
+            Column("ratio", lambda r: "" if r["tightness"] is None else f"×{number(r['tightness'], 3)}"),
             Column("by", lambda r: r["method"], "left", wrap=False),
             Column("vacuous from ε =", lambda r: number(r["vacuous_eps"], 2), style="dim"),
         ],
