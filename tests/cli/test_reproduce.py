@@ -52,6 +52,11 @@ def test_figures_of_a_named_model_and_one_that_is_missing(howsmooth, tiny, tmp_p
     assert tasks[0] == tasks[1] != set()
     # exact: read from the store
     assert howsmooth(line.replace("radius norms ", "")).code == 0 and lines(out / "text.jsonl") == records
+    # Our report reads every record of every figure.
+    page = tmp_path / "page.html"
+    shown = howsmooth(f"report {' '.join(map(str, sorted(out.glob('*.jsonl'))))} --report {page}")
+    assert shown.code == 0 and [line.split()[0] for line in shown.errors] == ["wrote"]  # nothing was left out
+    assert "Further records" in page.read_text(encoding="utf-8")
 
 
 def test_a_file_of_gpt2s_attention_in_place_of_the_hub(howsmooth, tmp_path):

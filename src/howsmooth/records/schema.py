@@ -77,6 +77,7 @@ class Record(_Fields):
     """The fields that all records share. A subclass names its kind: `class BoundRecord(Record, kind="bound")`."""
 
     kind_name: ClassVar[str] = ""
+    is_supplementary: ClassVar[bool] = False  # listed on a page, but not drawn by its question
 
     kind: str
     schema_: int = Field(alias="schema")

@@ -120,7 +120,7 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
             directions_of(kinds.get("measurement", [])), (*CURVE, "n", "sample", "value", "words", "shares")
         ),
     }
-    return {name: table for name, table in tables.items() if len(table)} | _record_tables(records)
+    return {name: table for name, table in tables.items() if len(table)} | record_tables(records)
 
 
 def _measured_with_bounds(bounds: list[dict[str, Any]], measurements: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
@@ -256,7 +256,7 @@ def _rank(record: dict[str, Any]) -> tuple[int, float]:
     return record["n"], record["value"] or 0.0
 
 
-def _record_tables(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
+def record_tables(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
     """Return a table of numbers, words and truth values for each kind of record that has none of its own."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     hidden = {*_PER_RECORD, *provenance()}

@@ -17,14 +17,14 @@ from rich.console import Group
 from rich.text import Text
 
 from howsmooth.errors import InputError
-from howsmooth.questions import QUESTIONS, find_question, question_of
+from howsmooth.questions import QUESTIONS, find_question, question_of, record_type
 from howsmooth.questions.question import Question
 from howsmooth.records import CURVE
 from howsmooth.report.chart import Axis, Chart, Picture
 from howsmooth.report.charts import group_by, heat_maps, is_drawable
 from howsmooth.report.embedding import coloured_tokens, embed_json, panel_html, typeset
 from howsmooth.report.measurement_tables import Summary, measurements_table, study_tables, tightness_table
-from howsmooth.report.page_tables import directions_of
+from howsmooth.report.page_tables import directions_of, record_tables
 from howsmooth.report.rows import by_quantity, map_name, model_name, number, token
 from howsmooth.report.table import Table
 
@@ -56,16 +56,20 @@ class Section:
 
 
 def by_question(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return the records of each question, in the order in which the questions come."""
+    """Return the records of each question, in the order in which the questions come, without supplementary ones."""
     groups: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        groups.setdefault(question_of(record), []).append(record)
+    for kind, group in group_by(records, "kind").items():
+        if not record_type(*kind).is_supplementary:
+            groups.setdefault(question_of(group[0]), []).extend(group)
     return groups
 
 
 def sections_of(records: Sequence[dict[str, Any]]) -> list[Section]:
-    """Return a section for each question that the records answer."""
-    return [_section(name, group) for name, group in by_question(records).items()]
+    """Return a section for each question that the records answer, and one of supplementary records."""
+    sections = [_section(name, group) for name, group in by_question(records).items()]
+    if further := [record for record in records if record_type(record["kind"]).is_supplementary]:
+        sections.append(Section("further", "Further records", html_of(list(record_tables(further).values()))))
+    return sections
 
 
 def _section(name: str, records: Sequence[dict[str, Any]]) -> Section:
