@@ -6,15 +6,15 @@ A `Picture` has panels: a `Chart` (axes, series, bands, annotations and texts), 
 Example:
     >>> line = Series((8, 16), (1.0, 2.0), label="layer 0", linestyle="solid")
     >>> chart = Chart("A model", Axis("length n (tokens)", "log"), Axis("Lip", "log"), [line])
-    >>> chart.to_json()["series"]
-    [{'x': [8, 16], 'y': [1.0, 2.0], 'label': 'layer 0', 'linestyle': 'solid'}]
+    >>> Picture([chart]).panels[0].series[0].medians()
+    ([8, 16], [1.0, 2.0])
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -23,7 +23,6 @@ from howsmooth.report.colours import Colouring
 
 PALETTE_SIZE = 6  # categorical colours; more would be hard to distinguish
 MAX_DETAILED_SERIES = PALETTE_SIZE  # with more series of samples, only their median lines are drawn
-_JSON_DIGITS = 7  # significant digits of plotted numbers; the tables of the report keep all digits
 _REFERENCE_START = 0.72  # reference lines start at this multiple of the smallest y
 _MESSAGE_HEIGHT = 2.0  # inches, of a panel that contains only a message
 _REFERENCE_STOP = 1.1  # and stop at this multiple of the largest y
@@ -176,10 +175,6 @@ class Panel:
     def row_height(self, width: float, height: float) -> float:
         """Return the height in inches of a panel of some width, where the picture declares a height."""
         return height
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what is shown as JSON, without fields that have their default value."""
-        return {"kind": type(self).__name__.lower(), **_to_json(self)}
 
 
 @dataclass(frozen=True)
@@ -365,11 +360,6 @@ class HeatMap(Panel):
         xs = [left + (j + 0.5) * (right - left) / width for j in range(width)]
         return xs, [low + (i + 0.5) * (high - low) / height for i in range(height)]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the heat map as JSON, with unrounded values."""
-        values = [drawable(row, None) for row in self.values]
-        return {"kind": "heat", **_to_json(self), "values": values}
-
 
 @dataclass(frozen=True)
 class Tokens(Panel):
@@ -419,21 +409,3 @@ def drawable(values: Iterable[float | None], missing: float | None = math.nan, *
         return 1e-290 <= (v if positive else abs(v)) <= 1e290 or (v == 0 and not positive)
 
     return [v if v is not None and is_shown(v) else missing for v in values]
-
-
-def _to_json(value: Any) -> Any:
-    """Convert charts and their parts to JSON types; rounds floats and omits fields with default values."""
-    if isinstance(value, Law):
-        return {"constant": value.constant, "exponent": value.exponent} if value.shown else None
-    if is_dataclass(value):
-        converted = {
-            field.name: _to_json(getattr(value, field.name))
-            for field in fields(value)
-            if getattr(value, field.name) != field.default
-        }
-        return {name: item for name, item in converted.items() if item is not None and item != []}
-    if isinstance(value, (list, tuple, range)):
-        return [_to_json(item) for item in value]
-    if isinstance(value, float):
-        return float(f"{value:.{_JSON_DIGITS}g}") if math.isfinite(value) else None
-    return value
