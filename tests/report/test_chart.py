@@ -124,8 +124,6 @@ def test_heat_maps_show_medians_and_the_largest_head(make):
     assert [heat.values for heat in maps["heads"]] == [[[16.0, 48.0], [16.0, 40.0]], [[32.0, 96.0], [32.0, 80.0]]]
     # exact: as above
     assert maps["lengths"][0].values == [[48.0, 96.0], [40.0, 80.0]] and maps["lengths"][0].columns == [8, 16]
-    # exact: as above
-    assert heat_maps(records, "largest sample")["lengths"][0].values == [[56.0, 112.0], [72.0, 144.0]]
 
 
 def test_tightness_has_a_row_for_each_bound(bounds):

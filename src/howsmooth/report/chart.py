@@ -401,11 +401,11 @@ def drawable(values: Iterable[float | None], missing: float | None = math.nan, *
     """Return values, with another in place of those that no axis can show: matplotlib computes margins around them.
 
     Example:
-        >>> drawable([1.0, None, math.inf, 1e-300, 0.0])
-        [1.0, nan, nan, nan, 0.0]
+        >>> drawable([1.0, None, math.inf, 1e-300, 0.0, 10**20])
+        [1.0, nan, nan, nan, 0.0, 1e+20]
     """
 
     def is_shown(v: float) -> bool:
         return 1e-290 <= (v if positive else abs(v)) <= 1e290 or (v == 0 and not positive)
 
-    return [v if v is not None and is_shown(v) else missing for v in values]
+    return [float(v) if v is not None and is_shown(v) else missing for v in values]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 LENGTH_LABEL = "length n (tokens)"
 LIPSCHITZ_LABEL = "local Lipschitz constant  ‖D$_X$f‖$_2$"
 _LINESTYLES: tuple[LineStyle, ...] = ("solid", "dashed", "dotted", "dashdot")
-METRICS: dict[str, Callable[[Iterable[float]], float]] = {"median over samples": median, "largest sample": max}
 _MAX_PANELS = 12
 _MAX_BOUND_ROWS = 3  # maps, each with its two panels in a row; more maps are two to a row
 _MAX_LEGEND_ENTRIES = 12
@@ -357,12 +356,11 @@ def _tightest(rows: Sequence[BoundRow], lengths: list[int], side: str) -> list[f
     return [math.exp(tightest(row.cells[n]["log_value"] for row in chosen if n in row.cells)) for n in lengths]
 
 
-def heat_maps(records: Sequence[dict[str, Any]], metric: str = "median over samples") -> dict[str, list[HeatMap]]:
-    """Return the heat maps that the records allow.
+def heat_maps(records: Sequence[dict[str, Any]]) -> dict[str, list[HeatMap]]:
+    """Return the heat maps of medians over samples that the records allow.
 
     Args:
         records: Measurements of one model.
-        metric: Key of `METRICS`: how samples are aggregated.
 
     Returns:
         Under "heads" a map of layer × head for each length, under "lengths" one map of layer × length with the largest
@@ -377,21 +375,20 @@ def heat_maps(records: Sequence[dict[str, Any]], metric: str = "median over samp
             _heat_map(
                 [r for r in shown if r["n"] == n and r["head"] is not None],
                 "head",
-                f"Lip of each head at n = {n}, {metric}",
-                metric,
+                f"Lip of each head at n = {n}, median over samples",
             )
             for n in lengths
         ]
     if len(lengths) > 1:
         suffix = ", of the largest head" if len(heads) > 1 else ""
-        maps["lengths"] = [_heat_map(shown, "n", f"Lip at each length, {metric}{suffix}", metric)]
+        maps["lengths"] = [_heat_map(shown, "n", f"Lip at each length, median over samples{suffix}")]
     return maps
 
 
-def _heat_map(records: Sequence[dict[str, Any]], column: str, title: str, metric: str) -> HeatMap:
+def _heat_map(records: Sequence[dict[str, Any]], column: str, title: str) -> HeatMap:
     cells: dict[tuple, float] = {}
     for (layer, j, _), group in group_by(records, "layer", column, "head").items():
-        cells[layer, j] = max(METRICS[metric](record["value"] for record in group), cells.get((layer, j), 0.0))
+        cells[layer, j] = max(median(record["value"] for record in group), cells.get((layer, j), 0.0))
     layers, columns = (sorted({key[i] for key in cells}) for i in (0, 1))
     return HeatMap(
         title,
