@@ -125,7 +125,6 @@ def test_a_new_kind_is_a_class_and_a_function(monkeypatch):
     svg = svg_of(picture)
     assert 'id="chart-0-bar"' in svg and "of the norm" in svg
     assert "var(--series-0)" in themed_svg(svg, "p") and 'id="p-chart-0-bar"' in themed_svg(svg, "p")
-    assert picture.panels[0].to_json() == {"kind": "share", "title": "of the norm", "share": 0.3}
 
 
 @pytest.mark.parametrize("name", NAMES)

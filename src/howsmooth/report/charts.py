@@ -178,7 +178,7 @@ def samples_series(
 def _point_words(record: dict[str, Any]) -> list[str]:
     return [
         *([f"sample {record['sample']}"] if "sample" in record else []),
-        *([record["status"]] if "status" in record else []),
+        *([str(record["status"])] if "status" in record else []),
     ]
 
 
