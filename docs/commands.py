@@ -84,7 +84,7 @@ PAGE_OF = {
                 record_file="found.jsonl",
             ),
             Example("report found.jsonl -o report.html", "The same records as an HTML page, which works offline."),
-            Example("explore --help", "A local web page that measures interactively: [the explorer](../explore.md)."),
+            Example("explore --help", "A local web page: [the explorer](../explore.md).", max_lines=4),
         ],
     ),
     "bound": (
@@ -187,8 +187,8 @@ PAGE_OF = {
         [
             Example("study validate growth.toml", "Check a study file without running it.", listing="growth.toml"),
             Example("plan growth.toml", "The number of tasks and the expected time, which depends on the machine."),
-            Example("study run growth.toml", "Each record is stored as soon as it is computed."),
-            Example("study resume growth.sqlite", "Stored records are not computed again."),
+            Example("study run growth.toml", "Each record is stored as soon as it is computed.", max_lines=3),
+            Example("study resume growth.sqlite", "Stored records are not computed again.", max_lines=6),
             Example(
                 "study status growth.toml --with-tables",
                 "The number of tasks that are done, and the tables and fits so far, also while the study is running.",
@@ -261,7 +261,7 @@ _TIMES = (
 
 
 def timeless(text: str) -> str:
-    """Return the text without progress, what differs from run to run (times, commits, free memory) and trailing blanks."""
+    """Return the text without progress, trailing blanks, and what differs from run to run: times, commits, free memory."""
     for pattern, replacement in _TIMES:
         text = pattern.sub(replacement, text)
     timed = False  # below a header whose last column is a time
@@ -338,8 +338,8 @@ def page(key: str) -> str:
 OVERVIEW = """\
 # Commands
 
-What does each command print? These pages have an example of each, without times and progress. `howsmooth COMMAND --help` lists its
-options, [Notation](../notation.md#options) those of all commands; an option has the same meaning wherever it occurs.
+What does each command print? These pages have an example of each, without times and progress. `howsmooth COMMAND
+--help` lists its options, [Notation](../notation.md#options) those of all commands.
 
 | command | |
 |---|---|
@@ -354,8 +354,7 @@ success, 2 for bad input (with one line that explains it), 1 if a task of a stud
 ## Threads
 
 `--threads` is the number of threads of each process: one up to n = 256 and the number of cores for longer inputs,
-unless `OMP_NUM_THREADS` is set; a study runs one process per core with one thread each. Threads sleep while they wait
-for each other (`OMP_WAIT_POLICY=PASSIVE`, unless it is set), which is faster beside other processes.
+unless `OMP_NUM_THREADS` is set; a study runs one process per core with one thread each.
 
 ## Completion
 
