@@ -261,7 +261,7 @@ _TIMES = (
 
 
 def timeless(text: str) -> str:
-    """Return the text without progress, trailing blanks, and what differs from run to run: times, commits, free memory."""
+    """Return the text without progress, trailing blanks and what differs from run to run: times, commits, memory."""
     for pattern, replacement in _TIMES:
         text = pattern.sub(replacement, text)
     timed = False  # below a header whose last column is a time
