@@ -358,8 +358,7 @@ unless `OMP_NUM_THREADS` is set; a study runs one process per core with one thre
 
 ## Completion
 
-Commands, options, names, values and paths are completed after Tab, with one of these lines in the configuration of the
-shell:
+Tab completes commands, options, names, values and paths, with one of these lines in the shell's configuration:
 
 | shell | file | line |
 |---|---|---|
