@@ -56,7 +56,7 @@ class Example:
 
     line: str
     description: str
-    max_lines: int = 10
+    max_lines: int = 8
     figure: str | None = None
     record_file: str | None = None
     listing: str | None = None
@@ -70,7 +70,7 @@ PAGE_OF = {
                 "measure minilm --layers 0,3 --lengths 16..128*2 --samples 2",
                 "The median of the samples with its interval, and their range; *worst direction* names the tokens that "
                 "the worst perturbation of the largest sample moves most, with their shares.",
-                max_lines=24,
+                max_lines=16,
             ),
             Example("measure minilm --layers 3 --heads 0,1,2 --lengths 32 --samples 1", "Single heads."),
             Example(
@@ -84,7 +84,7 @@ PAGE_OF = {
                 record_file="found.jsonl",
             ),
             Example("report found.jsonl -o report.html", "The same records as an HTML page, which works offline."),
-            Example("explore --help", "A local web page that measures interactively: [the explorer](../explore.md)."),
+            Example("explore --help", "A local web page: [the explorer](../explore.md).", max_lines=4),
         ],
     ),
     "bound": (
@@ -187,8 +187,8 @@ PAGE_OF = {
         [
             Example("study validate growth.toml", "Check a study file without running it.", listing="growth.toml"),
             Example("plan growth.toml", "The number of tasks and the expected time, which depends on the machine."),
-            Example("study run growth.toml", "Each record is stored as soon as it is computed."),
-            Example("study resume growth.sqlite", "Stored records are not computed again."),
+            Example("study run growth.toml", "Each record is stored as soon as it is computed.", max_lines=3),
+            Example("study resume growth.sqlite", "Stored records are not computed again.", max_lines=6),
             Example(
                 "study status growth.toml --with-tables",
                 "The number of tasks that are done, and the tables and fits so far, also while the study is running.",
@@ -210,7 +210,7 @@ PAGE_OF = {
     "around": (
         "Demo, models, doctor, cite",
         [
-            Example("demo", "Two models with a table, a plot and a page, as `make demo` runs it.", max_lines=17),
+            Example("demo", "Two models with a table, a plot and a page, as `make demo` runs it.", max_lines=10),
             Example("models", "The families that can be measured, and what is not supported."),
             Example("doctor", "What is installed, and which implementation runs."),
             Example("cite", "BibTeX of the paper and the methods used."),
@@ -239,7 +239,7 @@ def command_of(line: str, names: list[str]) -> str:
 
 
 def printed(line: str) -> str:
-    """Return the output of a command on both streams, 80 columns wide, without colours and times."""
+    """Return the output of a command on both streams, 80 columns wide, without colours, times and progress."""
     from howsmooth.cli import main, run
 
     run.WIDTH_WITHOUT_TERMINAL = COLUMNS
@@ -253,6 +253,7 @@ _TIMES = (
     (re.compile(r"(\"(?:cpu_)?seconds\": )[0-9.e+-]+"), r"\1…"),
     (re.compile(r"(?<![\w.^])[0-9]+(?:\.[0-9]+)? (ms|s|min|h|seconds?|minutes?|hours?)(?![\w/])"), r"… \1"),
     (re.compile(r"^\d+ of \d+ \w+, .*\n", re.M), ""),  # lines of progress, every half minute
+    (re.compile(r"^(loading \S+|\S+: \d+ estimates? \(.*|n = \d+: \d+ (estimate|bound)s?, .*)\n", re.M), ""),
     (re.compile(r"(\"(?:commit|checksum)\": )\"[0-9a-f]+\+?\""), r"\1…"),  # the checksum is of the times, too
     (re.compile(r"[0-9.]+ (.iB are free)"), r"… \1"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|[+-]\d\d:\d\d)?"), "…"),
@@ -260,7 +261,7 @@ _TIMES = (
 
 
 def timeless(text: str) -> str:
-    """Return the text without what differs from run to run (times, commits, free memory) and trailing blanks."""
+    """Return the text without progress, trailing blanks and what differs from run to run: times, commits, memory."""
     for pattern, replacement in _TIMES:
         text = pattern.sub(replacement, text)
     timed = False  # below a header whose last column is a time
@@ -337,8 +338,8 @@ def page(key: str) -> str:
 OVERVIEW = """\
 # Commands
 
-What does each command print? These pages have an example of each, without times. `howsmooth COMMAND --help` lists its
-options, [Notation](../notation.md#options) those of all commands; an option has the same meaning wherever it occurs.
+What does each command print? These pages have an example of each, without times and progress. `howsmooth COMMAND
+--help` lists its options, [Notation](../notation.md#options) those of all commands.
 
 | command | |
 |---|---|
@@ -353,13 +354,11 @@ success, 2 for bad input (with one line that explains it), 1 if a task of a stud
 ## Threads
 
 `--threads` is the number of threads of each process: one up to n = 256 and the number of cores for longer inputs,
-unless `OMP_NUM_THREADS` is set; a study runs one process per core with one thread each. Threads sleep while they wait
-for each other (`OMP_WAIT_POLICY=PASSIVE`, unless it is set), which is faster beside other processes.
+unless `OMP_NUM_THREADS` is set; a study runs one process per core with one thread each.
 
 ## Completion
 
-Commands, options, names, values and paths are completed after Tab, with one of these lines in the configuration of the
-shell:
+Tab completes commands, options, names, values and paths, with one of these lines in the shell's configuration:
 
 | shell | file | line |
 |---|---|---|
