@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import csv
+import gzip
 import json
 import re
 import signal
@@ -132,9 +135,9 @@ def test_values_equal_those_of_the_command_line(visit, tmp_path):
         visit.click("#download a")
     report = waiting.value.path().read_text(encoding="utf-8")
     data = json.loads(report[report.index('id="data"') :].partition(">")[2].partition("</script>")[0])
-    assert data["tables"]["measurements"]["columns"]["value"] == pytest.approx(
-        [record["value"] for record in records], rel=FLOAT32
-    )
+    lines = gzip.decompress(base64.b64decode(data["measurements"])).decode("utf-8").splitlines()
+    values = [float(row["value"]) for row in csv.DictReader(lines)]
+    assert values == pytest.approx([record["value"] for record in records], rel=FLOAT32)
 
 
 def test_the_page_opens_with_the_constants_of_the_default_text(visit):
@@ -303,15 +306,18 @@ def test_no_file_contains_the_text_of_a_visitor(opened, tmp_path):
     command = [sys.executable, "-m", "howsmooth", "explore"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         (address,) = next(filter(None, (re.findall(r"explorer is at (\S+)", line) for line in process.stderr)))
-        with open_page(opened, address) as page:
-            fill(page, text=TEXT, measure_layers="0")
-            run_measure(page)
-            wait_for_text(page, "measure-status", "Measured on")
-            with page.expect_download() as waiting:
-                page.click("#download a")
-            assert "lamps" in waiting.value.path().read_text(encoding="utf-8")
-            written = [path for path in tmp_path.rglob("*") if path.is_file()]
-            assert [path for path in written if b"lamps" in path.read_bytes()] == []
+        try:
+            with open_page(opened, address) as page:
+                fill(page, text=TEXT, measure_layers="0")
+                run_measure(page)
+                wait_for_text(page, "measure-status", "Measured on all")
+                page.wait_for_selector("#measure-cancel", state="hidden")
+                with page.expect_download() as waiting:
+                    page.click("#download a")
+                assert "lamps" in waiting.value.path().read_text(encoding="utf-8")
+                written = [path for path in tmp_path.rglob("*") if path.is_file()]
+                assert [path for path in written if b"lamps" in path.read_bytes()] == []
+        finally:
             process.terminate()
             process.wait()
     assert process.returncode == -signal.SIGTERM

@@ -116,7 +116,7 @@ def test_invalid_inputs_are_refused(vit, whisper, tmp_path):
         (lambda: vit.map_at(torch.zeros(8, 8), 0), r"got shape \(8, 8\)"),
         (lambda: vit.map_at(torch.full((3, 8, 8), torch.nan), 0), "finite"),
         (lambda: vit.map_at({}, 0), "by name"),
-        (lambda: load(ZOO["vit"].network()).images(tmp_path, 1), "expected 1 images|without files"),
+        (lambda: load(ZOO["vit"].network()).images(tmp_path, 1), "expected 1 image |without files"),
         (lambda: load(ZOO["whisper_decoder"].network(), part="decoder").map_at([5, 6], 0), "input_features"),
         (lambda: bert.map_at("A text.", 0), "token numbers or chunks"),
     ):

@@ -90,7 +90,7 @@ def ill_conditioned_measure(condition: Any, size: Any, roots: Any = math) -> Mea
     Example:
         >>> points, log_masses = ill_conditioned_measure(10.0, 100.0)
         >>> [[round(t, 3) for t in point] for point in points], round(log_masses[1], 3)
-        ([[81.793, -258.824], [181.793, 57.404]], 27.631)
+        ([[81.793, -259.526], [181.793, 56.702]], 27.631)
     """
     root = roots.sqrt(condition)
     u = [size, size * root]  # y − x, with the smallest cosine between u and Au
