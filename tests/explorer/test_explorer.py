@@ -298,17 +298,6 @@ def test_markup_in_records_is_escaped(make):
         assert "&lt;/td" in text or "&lt;script" in text  # shown as text
 
 
-def test_shares_and_gains_have_logarithmic_scales():
-    shares = share_colouring([0.5, 0.005, 0.0, 5e-5])
-    assert shares.intensities == pytest.approx([1, 0.5, 0, 0]) and shares.ends == ("0.0050 %", "50 %")
-    gains = gain_colouring([4.0, 2.0, 1.0], 5.0)
-    assert gains.intensities == pytest.approx([1, 0.5, 0]) and gains.percent(4.0) == "80 %"
-    assert gain_colouring([1.0, 1.0], 1.0).intensities == pytest.approx([1, 1])
-    assert gain_colouring([1.0, 1e-9, 0.0], 1.0).decades == pytest.approx(2)
-    zero = gain_colouring([0.0], 0.0)
-    assert zero.intensities == pytest.approx([0]) and zero.percent(0.0) == "0 %"
-
-
 def test_layers_and_tokens_are_buttons(make):
     table = html.constants([make(layer, 8, 0, relative=1.0) for layer in (0, 3)], selected=3)
     assert re.findall(r'data-layer="(\d)" data-place="\d" aria-pressed="(\w+)"', table) == [
