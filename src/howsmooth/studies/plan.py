@@ -34,7 +34,7 @@ from howsmooth.questions.inputs import (
     perturbed_mask,
 )
 from howsmooth.questions.measure import QUANTITIES, MeasureSpec
-from howsmooth.questions.question import Grid, Place, Question
+from howsmooth.questions.question import Place, Question, Scope
 from howsmooth.questions.spec import (
     EngineSpec,
     ModelChoice,
@@ -79,7 +79,7 @@ class PlannedModel:
         heads: The chosen heads; (None,) for whole layers.
         inputs: The inputs, one for each text.
         solve_bytes: Memory of one solve at the longest length.
-        depth: The largest depth of the model, as `Grid` has it.
+        depth: The largest depth of the model, as `Scope` has it.
     """
 
     spec: Any
@@ -203,8 +203,8 @@ class Plan:
     ) -> Iterable[dict[str, Any]]:
         """Yield the coordinates of the places of one model and length, or of a question about anything else."""
         if planned is not None:
-            grid = Grid(planned.layers, planned.heads, n, samples, planned.depth)
-            return self.question.places(self.spec, grid)
+            scope = Scope(planned.layers, planned.heads, n, samples, planned.depth)
+            return self.question.places(self.spec, scope)
         return self._grid
 
     @cached_property
