@@ -34,7 +34,7 @@ from howsmooth.questions.inputs import (
     perturbed_mask,
 )
 from howsmooth.questions.measure import QUANTITIES, MeasureSpec
-from howsmooth.questions.question import Grid, Place, Question
+from howsmooth.questions.question import Place, Question, Scope
 from howsmooth.questions.spec import (
     EngineSpec,
     ModelChoice,
@@ -49,8 +49,8 @@ from howsmooth.records.provenance import provenance
 from howsmooth.spectral import MemoryPlan, Solver, restrict
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.memory import MIN_STORED_VECTORS
-from howsmooth.studies.threads import available_cores
 from howsmooth.texts.corpora import Corpus
+from howsmooth.threads import available_cores
 
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
 MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens
@@ -79,7 +79,7 @@ class PlannedModel:
         heads: The chosen heads; (None,) for whole layers.
         inputs: The inputs, one for each text.
         solve_bytes: Memory of one solve at the longest length.
-        depth: The largest depth of the model, as `Grid` has it.
+        depth: The largest depth of the model, as `Scope` has it.
     """
 
     spec: Any
@@ -203,8 +203,8 @@ class Plan:
     ) -> Iterable[dict[str, Any]]:
         """Yield the coordinates of the places of one model and length, or of a question about anything else."""
         if planned is not None:
-            grid = Grid(planned.layers, planned.heads, n, samples, planned.depth)
-            return self.question.places(self.spec, grid)
+            scope = Scope(planned.layers, planned.heads, n, samples, planned.depth)
+            return self.question.places(self.spec, scope)
         return self._grid
 
     @cached_property
