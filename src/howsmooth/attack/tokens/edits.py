@@ -19,7 +19,7 @@ from torch import Tensor
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
 KINDS = ("substitute", "insert", "duplicate")
 DECODING_BATCH = 8192  # tokens of the vocabulary that are decoded at once
