@@ -16,7 +16,7 @@ from howsmooth.lazy import deferred
 from howsmooth.norms import NORMS
 from howsmooth.questions.artefacts import FolderName, file_name, make_artefact_folder
 from howsmooth.questions.fields import Steps, names, numbers, option, whole
-from howsmooth.questions.question import Fields, Grid, Place, Question, every_map_and_sample
+from howsmooth.questions.question import Fields, Place, Question, Scope, every_map_and_sample
 from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, Lengths, ModelSpec, Samples, Tolerance
 from howsmooth.records.schema import Count, Length, ModelRecord, Named, Number, PerturbationBudget
 
@@ -149,9 +149,9 @@ def named_attack(name: str, steps: int = 20, tol: float = 1e-2) -> Attack:
     return ATTACKS[name](feature, steps, tol)
 
 
-def places(spec: FeatureAttackSpec, grid: Grid) -> Iterator[dict[str, Any]]:
+def places(spec: FeatureAttackSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each budget and attack on each map and sample."""
-    for at in every_map_and_sample(spec, grid):
+    for at in every_map_and_sample(spec, scope):
         for share, attack in product(spec.budget, spec.attacks):
             yield {**at, "share": share, "attack": attack}
 

@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from howsmooth.lazy import deferred
 from howsmooth.questions.fields import names, number, numbers, option, whole
-from howsmooth.questions.question import Fields, Grid, Place, Question
+from howsmooth.questions.question import Fields, Place, Question, Scope
 from howsmooth.questions.spec import Indices, Lengths, ModelChoice, Models, ModelSpec, Samples
 from howsmooth.records.schema import Count, ModelRecord
 
@@ -141,11 +141,11 @@ class TokenAttackRecord(ModelRecord, kind="token attack"):
     notes: dict[str, Any]
 
 
-def places(spec: TokenAttackSpec, grid: Grid) -> Iterator[dict[str, Any]]:
+def places(spec: TokenAttackSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each text with each method."""
-    for sample in grid.samples:
+    for sample in scope.samples:
         for method in spec.methods:
-            yield {"layer": grid.layers[0], "sample": sample, "method": method}
+            yield {"layer": scope.layers[0], "sample": sample, "method": method}
 
 
 def inputs(model: Model, corpus: Corpus | None, spec: TokenAttackSpec) -> Inputs:

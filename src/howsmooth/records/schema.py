@@ -55,7 +55,7 @@ class PerturbationBudget(_Fields):
     tokens: Length | None
 
 
-class TopToken(_Fields):
+class TokenShare(_Fields):
     """A token with a large share of the worst direction."""
 
     position: Count

@@ -19,7 +19,7 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz.local import jacobian
 from howsmooth.models.identity import model_identity
 from howsmooth.models.loading import cached_model
-from howsmooth.models.map_types import MAP_VERSION, MAPS
+from howsmooth.models.map_types import MAP_VERSION
 from howsmooth.models.memory import free_memory, solver_memory_limit
 from howsmooth.models.model import Model
 from howsmooth.questions import find_question
@@ -35,7 +35,7 @@ from howsmooth.questions.inputs import (
     perturbed_mask,
 )
 from howsmooth.questions.measure import QUANTITIES, MeasureSpec
-from howsmooth.questions.question import Grid, Place, Question
+from howsmooth.questions.question import Place, Question, Scope
 from howsmooth.questions.spec import (
     EngineSpec,
     ModelChoice,
@@ -51,8 +51,8 @@ from howsmooth.spectral.memory import MIN_STORED_VECTORS, MemoryPlan
 from howsmooth.spectral.memory import plan as plan_memory
 from howsmooth.spectral.operator import restrict
 from howsmooth.spectral.solver import Solver
-from howsmooth.studies.threads import available_cores
 from howsmooth.texts.corpora import Corpus
+from howsmooth.threads import available_cores
 
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
 MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens
@@ -81,7 +81,7 @@ class PlannedModel:
         heads: The chosen heads; (None,) for whole layers.
         inputs: The inputs, one for each text.
         solve_bytes: Memory of one solve at the longest length.
-        depth: The largest depth of the model, as `Grid` has it.
+        depth: The largest depth of the model, as `Scope` has it.
     """
 
     spec: Any
@@ -205,8 +205,8 @@ class Plan:
     ) -> Iterable[dict[str, Any]]:
         """Yield the coordinates of the places of one model and length, or of a question about anything else."""
         if planned is not None:
-            grid = Grid(planned.layers, planned.heads, n, samples, planned.depth)
-            return self.question.places(self.spec, grid)
+            scope = Scope(planned.layers, planned.heads, n, samples, planned.depth)
+            return self.question.places(self.spec, scope)
         return self._grid
 
     @cached_property
@@ -255,7 +255,7 @@ class Plan:
             "product_dtype": _dtype_name(solver.product_dtype),
         }
         hashed = {
-            "version": MAPS[spec.map_name].version,
+            "version": spec.map_type.version,
             "question": spec.question,
             "model": planned.identity,
             "name": planned.model_spec.label,
@@ -471,7 +471,7 @@ def plan_model(
         dtype=_dtype_name(model.dtype) or "",
         width=model.width,
         weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-        layers=layers if spec.per_layer and spec.map_name != "model" else (None,),
+        layers=layers if spec.per_layer and spec.map_type.per_layer else (None,),
         heads=heads,
         inputs=inputs,
         solve_bytes=solve_bytes,
