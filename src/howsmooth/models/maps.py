@@ -1,4 +1,4 @@
-"""The kinds of maps that can be measured, each as a function of its input tokens.
+"""The maps that can be measured, each as a function of its input tokens.
 
 f is attention with its output projection, N the normalisation whose output is the input of attention.
 
@@ -40,17 +40,17 @@ class MapAt:
     """A map of a model and its input tokens, as `Model.map_at` returns them: `local_lipschitz(at.f, at.x)`.
 
     Attributes:
-        f: A `SelfAttention` if the family has an adapter and the kind is "attention" or "head"; otherwise a module that
+        f: A `SelfAttention` if the family has an adapter and the map is "attention" or "head"; otherwise a module that
             shares its weights with the model. `copy.deepcopy` it before you convert or train it.
         x: The input tokens, (n, d).
-        kind: A key of `MAPS`.
+        map: A key of `MAPS`.
         layer: The layer; None for the whole model.
-        head: The head; None unless the kind is "head".
+        head: The head; None unless the map is "head".
     """
 
     f: SelfAttention | torch.nn.Module
     x: Float[Tensor, "n d"]
-    kind: str
+    map: str
     layer: int | None = None
     head: int | None = None
 
@@ -195,24 +195,24 @@ class NetworkMap(torch.nn.Module):
         return super()._apply(fn, recurse)
 
 
-def map_at(site: Site, kind: str, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
+def map_at(site: Site, map: str, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
     """Return a map of one layer and its input tokens.
 
     Args:
         site: The layer.
-        kind: A key of `MAPS` except "model".
+        map: A key of `MAPS` except "model".
         heads: The number of heads.
-        head: The head, for the kind "head".
+        head: The head, for the map "head".
         where: The layer in words, for error messages.
 
     Returns:
         f, and its input (b, n, d).
 
     Raises:
-        InputError: The layer has no map of this kind.
+        InputError: The layer has no such map.
     """
-    check_tokens(site, kind, where)
-    taken: tuple[torch.nn.Module, Tensor] = deferred(MAPS[kind].take or "")(site, heads, head, where)
+    check_tokens(site, map, where)
+    taken: tuple[torch.nn.Module, Tensor] = deferred(MAPS[map].take or "")(site, heads, head, where)
     return taken
 
 
@@ -248,29 +248,29 @@ def block_map(site: Site, heads: int, head: int | None, where: str) -> tuple[tor
     return BlockMap(f, site.after, site.post_norm), site.layer.x
 
 
-def check_tokens(site: Site, kind: str, where: str) -> None:
+def check_tokens(site: Site, map: str, where: str) -> None:
     """Raise InputError unless the map takes one sequence of tokens (1, n, d), and depends on no others."""
-    x = site.layer.x if MAPS[kind].enters == "layer" else site.attention.x
+    x = site.layer.x if MAPS[map].enters == "layer" else site.attention.x
     if x.ndim != 3:
         raise InputError(
-            f"{kind}: expected tokens (1, n, d) to enter {where}, got several streams of shape "
+            f"{map}: expected tokens (1, n, d) to enter {where}, got several streams of shape "
             f"{tuple(x.shape)}; measure the attention"
         )
-    if site.other_sources and MAPS[kind].own_tokens:
+    if site.other_sources and MAPS[map].own_tokens:
         raise InputError(
-            f"{kind}: expected an attention whose queries, keys and values come from the same tokens, got "
+            f"{map}: expected an attention whose queries, keys and values come from the same tokens, got "
             f"{site.other_sources} from elsewhere in {where}; measure the layer or the model"
         )
 
 
-def check_kind(kind: str, layer: int | None, head: int | None) -> None:
-    """Raise InputError unless kind, layer and head are consistent."""
-    if kind not in MAPS:
-        raise InputError(f"expected a kind of map among {', '.join(MAPS)}, got {kind!r}")
-    if (head is None) == (kind == "head"):
-        raise InputError(f'expected head= with kind "head" and only there, got kind {kind!r} and head {head!r}')
-    if (layer is None) == (kind != "model"):
-        raise InputError(f'expected a layer for every kind but "model", got kind {kind!r} and layer {layer!r}')
+def check_map(map: str, layer: int | None, head: int | None) -> None:
+    """Raise InputError unless map, layer and head are consistent."""
+    if map not in MAPS:
+        raise InputError(f"expected a map among {', '.join(MAPS)}, got {map!r}")
+    if (head is None) == (map == "head"):
+        raise InputError(f'expected head= with map "head" and only there, got map {map!r} and head {head!r}')
+    if (layer is None) == (map != "model"):
+        raise InputError(f'expected a layer for every map but "model", got map {map!r} and layer {layer!r}')
 
 
 def read_norm(module: torch.nn.Module | None, x: Tensor | None, where: str) -> Normalisation:
