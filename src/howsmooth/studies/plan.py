@@ -49,8 +49,8 @@ from howsmooth.records.provenance import provenance
 from howsmooth.spectral import MemoryPlan, Solver, restrict
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.memory import MIN_STORED_VECTORS
-from howsmooth.studies.threads import available_cores
 from howsmooth.texts.corpora import Corpus
+from howsmooth.threads import available_cores
 
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
 MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens
