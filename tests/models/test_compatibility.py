@@ -90,7 +90,7 @@ def test_invalid_parts_and_kinds_and_cross_attention_are_refused():
             load(network, part=part)
     model = load(bert)
     for arguments, options, match in (
-        ((0, "mlp"), {}, "a map among attention, head"),
+        ((0, "mpl"), {}, "a map among attention, head, .* did you mean 'mlp'"),
         ((0, "head"), {}, 'head= with map "head"'),
         ((0, "block"), {"head": 1}, 'head= with map "head"'),
         ((None, "layer"), {}, "a layer for every map"),

@@ -8,7 +8,7 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -21,8 +21,8 @@ from howsmooth.errors import InputError
 from howsmooth.models import inputs
 from howsmooth.models.embedding import LanguageHead, language_head
 from howsmooth.models.files import missing_tokenizer
-from howsmooth.models.map_types import MAPS
-from howsmooth.models.maps import AttentionMap, MapAt, NetworkMap, check_map, check_tokens, map_at, read_norm
+from howsmooth.models.map_types import MAPS, MapChoice
+from howsmooth.models.maps import AttentionMap, MapAt, MissingMap, check_map, map_at, read_norm, site_numbers
 from howsmooth.models.network import choose_part, instrumented_copy, use_4d_masks
 from howsmooth.models.sites import ForwardFailed, Site, find_sites
 from howsmooth.texts.corpora import Corpus
@@ -172,10 +172,10 @@ class Model:
         """Return a map of one layer, or of the whole model: x (n, d) ↦ (n, d_out).
 
         Args:
-            layer: The number of the layer; None for the map "model".
-            map: "attention" (with output projection, no residual), "head" (one of its heads), "normed" (normalisation,
-                then attention), "block" (attention with its residual), "layer" (the whole layer) or "model" (all
-                layers). `howsmooth.models.maps` defines each for pre-norm and post-norm families.
+            layer: The number of the layer; None for a map of the whole model, such as "model".
+            map: A key of `howsmooth.models.MAPS`, such as "attention" (with output projection, no residual), "head"
+                (one of its heads), "block" (attention with its residual), "layer" or "mlp". `howsmooth.models.maps`
+                defines each for pre-norm and post-norm families.
             head: The head, for the map "head".
             n: The number of tokens that masks and positions are for, if there is no `input`.
             input: An input that masks and positions are for, as `map_at` takes it.
@@ -186,8 +186,8 @@ class Model:
         Raises:
             InputError: Map, layer and head are not consistent, or the layer has no such map.
         """
-        check_map(map, layer, head)
-        if MAPS[map].by_weights and input is None and layer is not None and self._uses_adapter(layer):
+        choice = check_map(map, layer, head)
+        if choice.type.by_weights and input is None and layer is not None and self._uses_adapter(layer):
             f = self.attention(layer, n)
             return f if head is None else f.head(head)
         return self.map_at(self._placeholder_input(n) if input is None else input, layer, map, head=head).f
@@ -199,8 +199,8 @@ class Model:
             input: A `TokenChunk` or n token numbers; an image (c, h, w); features of a sound (mel, frames); or a
                 dictionary of the network's keyword arguments, which the decoder of a speech model needs. One sequence
                 at a time.
-            layer: The number of the layer; None for the map "model".
-            map: A key of `MAPS`.
+            layer: The number of the layer; None for a map of the whole model.
+            map: A key of `howsmooth.models.MAPS`.
             head: The head, for the map "head".
 
         Returns:
@@ -217,26 +217,37 @@ class Model:
             >>> at.x.shape, at.f(at.x).shape
             (torch.Size([8, 384]), torch.Size([8, 384]))
         """
-        check_map(map, layer, head)
+        choice = check_map(map, layer, head)
         layer = None if layer is None else self.check_layer(layer)
         given = self._inputs(input)
         if any(len(value) != 1 for value in given.values() if isinstance(value, torch.Tensor)):
             raise InputError("expected one input, got a batch; pass its members one by one")
-        site = self._sites(given, [layer or 0])[layer or 0]
+        sites = self._sites(given, site_numbers(self, choice, layer))
         f: SelfAttention | torch.nn.Module
-        if map == "model":
-            check_tokens(site, map, f"layer 0 of {self.name}")
-            f, x = NetworkMap(self.instrumented, given, site), site.layer.x
-        else:
-            f, x = map_at(site, map, self.heads, head, f"layer {layer} of {self.name}")
+        try:
+            f, x = map_at(self, given, sites, choice, layer, head)
+        except MissingMap as error:
+            raise InputError(f"{error}; it has the maps {', '.join(self._available_maps(given, layer))}") from None
         attention = None
-        if layer is not None and MAPS[map].by_weights and self._uses_adapter(layer):
-            attention = self._checked_map(layer, site, given)
+        if layer is not None and choice.type.by_weights and self._uses_adapter(layer):
+            attention = self._checked_map(layer, sites[layer], given)
         if attention is not None:
             f = attention if head is None else attention.head(head)
         elif self.dtype.itemsize < 4:
             f, x = copy.deepcopy(f).float(), x.float()
-        return MapAt(f, x.squeeze(0).clone(), map, layer, head)
+        return MapAt(f, x.squeeze(0).clone(), str(choice), layer, head)
+
+    def _available_maps(self, given: dict[str, Any], layer: int | None) -> list[str]:
+        """Return the names of the maps that a layer has (None: layer 0), and those of the whole model."""
+        found, number = [], layer or 0
+        for name, map_type in MAPS.items():
+            choice = MapChoice(name, *map_type.arguments[:1])
+            at = number if map_type.per_layer else None
+            with suppress(InputError):
+                sites = self._sites(given, site_numbers(self, choice, at))
+                map_at(self, given, sites, choice, at, 0 if name == "head" else None)
+                found.append(name)
+        return found
 
     def normalisation(self, layer: int) -> Normalisation:
         """Return the normalisation whose output is the input of attention at a layer; its image contains all tokens."""

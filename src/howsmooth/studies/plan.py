@@ -19,7 +19,7 @@ from howsmooth.lipschitz import jacobian
 from howsmooth.models import Model
 from howsmooth.models.identity import model_identity
 from howsmooth.models.loading import cached_model
-from howsmooth.models.map_types import MAP_VERSION, MAPS
+from howsmooth.models.map_types import MAP_VERSION
 from howsmooth.models.memory import free_memory, solver_memory_limit
 from howsmooth.questions import find_question
 from howsmooth.questions.inputs import (
@@ -253,7 +253,7 @@ class Plan:
             "product_dtype": _dtype_name(solver.product_dtype),
         }
         hashed = {
-            "version": MAPS[spec.map_name].version,
+            "version": spec.map_type.version,
             "question": spec.question,
             "model": planned.identity,
             "name": planned.model_spec.label,
@@ -469,7 +469,7 @@ def plan_model(
         dtype=_dtype_name(model.dtype) or "",
         width=model.width,
         weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-        layers=layers if spec.per_layer and spec.map_name != "model" else (None,),
+        layers=layers if spec.per_layer and spec.map_type.per_layer else (None,),
         heads=heads,
         inputs=inputs,
         solve_bytes=solve_bytes,
