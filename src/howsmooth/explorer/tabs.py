@@ -195,13 +195,13 @@ def law_of(records: Sequence[dict[str, Any]]) -> str:
 
 def edited_text(record: dict[str, Any]) -> str:
     """Return the difference of the texts, with the values before and after the edits above it."""
-    says = (
+    next_tokens = (
         ""
-        if not record["says"]
-        else "; next: <code>{}</code> → <code>{}</code>".format(*(escape(str(word)) for word in record["says"]))
+        if not record["next_tokens"]
+        else "; next: <code>{}</code> → <code>{}</code>".format(*(escape(str(word)) for word in record["next_tokens"]))
     )
     return (
         f"<p><b>{number(record['clean'], 3)} → {number(record['value'], 3)}</b> "
-        f"({escape(record['objective']['name'])}) in {record['calls']} calls{says}</p>"
+        f"({escape(record['objective']['name'])}) in {record['calls']} calls{next_tokens}</p>"
         f'<p class="hs-diff">{diff_html(record)}</p>'
     )

@@ -198,7 +198,7 @@ class Plan:
     @property
     def in_process(self) -> bool:
         """Whether the bundles run in this process."""
-        return self.spec.engine.kind == "local" and self.spec.engine.workers == 0
+        return self.spec.engine.name == "local" and self.spec.engine.workers == 0
 
     def _coordinates(
         self, planned: PlannedModel | None = None, n: int = 0, samples: Sequence[int] = ()
@@ -435,7 +435,7 @@ def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None, *, fro
         >>> plan.count, plan.in_process
         (8, True)
     """
-    spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"kind": "local", "workers": 0})})
+    spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"name": "local", "workers": 0})})
     if not isinstance(spec, ModelSpec):
         raise InputError(f"expected a question about models, got {spec.question}; use prepare")
     corpora = () if spec.inputs != "text" else (corpus,) if corpus is not None else read_texts(spec)
