@@ -55,7 +55,7 @@ def upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
         >>> wq = torch.eye(4, dtype=torch.float64)  # two heads that read and write different subspaces
         >>> f = SelfAttention(wq, wq, wq, wq, heads=2)
         >>> round(upper(f, 8, 2.0).value / this_project.upper(f, 8, 2.0).value, 3)
-        0.5
+        0.707
     """
     form = form_of(f)
     check_n(n)
