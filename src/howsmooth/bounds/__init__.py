@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from howsmooth.attention import L2Attention, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.l2 import L2Attention
 from howsmooth.bounds import (
     castin2024,
     geshkovski2023,

@@ -20,7 +20,8 @@ import math
 import torch
 from torch import Tensor
 
-from howsmooth.attention import Rotary, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.rotary import Rotary
 from howsmooth.bounds import this_project
 from howsmooth.bounds.bound import Bound, log
 from howsmooth.bounds.conditions import check_n, check_radius
