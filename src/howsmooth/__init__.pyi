@@ -6,6 +6,7 @@ from howsmooth.lipschitz import (
     lipschitz_penalty as lipschitz_penalty,
 )
 from howsmooth.models import load as load
+from howsmooth.training import Monitor as Monitor
 from howsmooth.attention import (
     SelfAttention as SelfAttention,
     Rotary as Rotary,
@@ -23,6 +24,7 @@ from howsmooth import (
     bounds as bounds,
     attack as attack,
     studies as studies,
+    training as training,
     report as report,
     transport as transport,
     dynamics as dynamics,

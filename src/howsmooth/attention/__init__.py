@@ -19,6 +19,7 @@ from howsmooth.attention.normalisation import Normalisation
 from howsmooth.attention.op import attend, attend_with_lse
 from howsmooth.attention.rotary import Rotary
 from howsmooth.attention.sparse import SparseMask
+from howsmooth.attention.statistics import AttentionStatistics, attention_statistics
 from howsmooth.attention.weighted import WeightedAttention
 
 __all__ = [
@@ -43,5 +44,7 @@ __all__ = [
     "LinearField",
     "MeanPooling",
     "Pointwise",
+    "attention_statistics",
+    "AttentionStatistics",
     "abstract_jacobian",
 ]

@@ -46,6 +46,7 @@ class MapAt:
         kind: A key of `MAPS`.
         layer: The layer; None for the whole model.
         head: The head; None unless the kind is "head".
+        module: The module of the network that computes the layer's attention.
     """
 
     f: SelfAttention | torch.nn.Module
@@ -53,6 +54,7 @@ class MapAt:
     kind: str
     layer: int | None = None
     head: int | None = None
+    module: torch.nn.Module | None = None
 
     def __call__(self) -> Tensor:
         """Return f(x)."""

@@ -219,12 +219,41 @@ class Model:
             >>> at.x.shape, at.f(at.x).shape
             (torch.Size([8, 384]), torch.Size([8, 384]))
         """
-        check_kind(kind, layer, head)
-        layer = None if layer is None else self.check_layer(layer)
+        (found,) = self.maps_at(input, [(layer, kind, head)])
+        return found
+
+    def maps_at(self, input: Any, wanted: Iterable[tuple[int | None, str, int | None]]) -> list[MapAt]:
+        """Return several maps and their input tokens, from one forward pass.
+
+        Args:
+            input: An input as `map_at` takes it.
+            wanted: The layer, the kind and the head of each map, as `map_at` takes them.
+
+        Returns:
+            The maps, in the order of `wanted`.
+
+        Raises:
+            InputError: The input is invalid or a batch, or a layer has no such map.
+
+        Example:
+            >>> import howsmooth
+            >>> model = howsmooth.load("minilm")
+            >>> (chunk,) = model.chunks("It was late, and the lamp had gone out.", 8, 1)
+            >>> [at.layer for at in model.maps_at(chunk, [(0, "attention", None), (3, "layer", None)])]
+            [0, 3]
+        """
+        places = []
+        for layer, kind, head in wanted:
+            check_kind(kind, layer, head)
+            places.append((None if layer is None else self.check_layer(layer), kind, head))
         given = self._inputs(input)
         if any(len(value) != 1 for value in given.values() if isinstance(value, torch.Tensor)):
             raise InputError("expected one input, got a batch; pass its members one by one")
-        site = self._sites(given, [layer or 0])[layer or 0]
+        sites = self._sites(given, sorted({layer or 0 for layer, _, _ in places}))
+        return [self._map_of(sites[layer or 0], given, layer, kind, head) for layer, kind, head in places]
+
+    def _map_of(self, site: Site, given: dict[str, Any], layer: int | None, kind: str, head: int | None) -> MapAt:
+        """Return the map of a site."""
         f: SelfAttention | torch.nn.Module
         if kind == "model":
             check_tokens(site, kind, f"layer 0 of {self.name}")
@@ -238,7 +267,7 @@ class Model:
             f = attention if head is None else attention.head(head)
         elif self.dtype.itemsize < 4:
             f, x = copy.deepcopy(f).float(), x.float()
-        return MapAt(f, x.squeeze(0).clone(), kind, layer, head)
+        return MapAt(f, x.squeeze(0).clone(), kind, layer, head, site.attention.module)
 
     def normalisation(self, layer: int) -> Normalisation:
         """Return the normalisation whose output is the input of attention at a layer; its image contains all tokens."""
