@@ -336,6 +336,7 @@ def ask(
     from howsmooth.questions.spec import spec_of
     from howsmooth.studies.plan import prepare
     from howsmooth.studies.run import records_of
+    from howsmooth.threads import few_threads_if_short
 
     asked = find_question(question)
     several = next((name for name in ("models", "texts", "engine", "base") if name in fields), None)
@@ -356,10 +357,11 @@ def ask(
         # What the model may do is in this call, not in a file.
         plan = prepare(spec_of(declared, question, question=question), trust_remote_code=True, allow_pickle=True)
     records = []
-    for record in records_of(plan):
-        records.append(record)
-        if progress is not None:
-            progress(record)
+    with few_threads_if_short(max(plan.spec.lengths) if asked.asks_models else None):
+        for record in records_of(plan):
+            records.append(record)
+            if progress is not None:
+                progress(record)
     return Measurements(records)
 
 

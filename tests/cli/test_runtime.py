@@ -11,8 +11,8 @@ import sys
 import pytest
 from rich.console import Console
 
+from howsmooth import threads
 from howsmooth.cli.display import LastLines, RecordDisplay
-from howsmooth.studies import threads
 from tests import reasons
 from tests.cli.conftest import ENVIRONMENT
 

@@ -62,7 +62,7 @@ class TestTrainer:
         assert value == pytest.approx(dense_norm(network, 0, torch.tensor(PROBE)), rel=0.01)
 
     def test_names_are_checked_before_training_and_the_model_when_it_begins(self, tmp_path):
-        with pytest.raises(InputError, match="expected maps among"):
+        with pytest.raises(InputError, match="expected a map among"):
             TrainerMonitor(maps="attentoin")
         callback = TrainerMonitor(probe=[99])
         with pytest.warns(UserWarning, match="there is no monitor, and the training goes on: expected token numbers"):

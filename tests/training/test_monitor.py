@@ -233,8 +233,8 @@ class TestBadInput:
         ("options", "message"),
         [
             ({"every": 0}, "expected every as a whole number of steps from 1, got 0"),
-            ({"maps": ("attentoin",)}, "expected maps among attention, .*, got 'attentoin'"),
-            ({"maps": "head"}, "expected maps among .*, got 'head'"),
+            ({"maps": ("attentoin",)}, "expected a map among attention, .*, got 'attentoin'"),
+            ({"maps": "head"}, "expected a map among .*, got 'head'"),
             ({"maps": ()}, "expected maps among .*, got none"),
             ({"layers": [7]}, "expected layers of GPT2LMHeadModel between 0 and 1, got 7"),
             ({"probe": torch.tensor([99])}, "expected token numbers from 0 to 23"),

@@ -15,7 +15,7 @@ import click
 
 from howsmooth.cli.options import Decorator, apply_options, spec_from_options, spec_options
 from howsmooth.errors import InputError
-from howsmooth.studies.threads import default_threads, set_threads, wait_passively
+from howsmooth.threads import default_threads, set_threads, wait_passively
 
 _ARGUMENT_WORDS = ("tol", "steps")  # arguments without an underscore that remedies name
 _KEY = "howsmooth.runtime"  # in the `meta` of the click context

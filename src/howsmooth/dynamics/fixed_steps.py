@@ -19,7 +19,7 @@ from howsmooth.spectral.products import solver_generator
 
 
 @dataclass(frozen=True)
-class Step:
+class FixedStep:
     """One step from depth t to t + h, a map of tokens that all transforms of `torch.func` can differentiate.
 
     Attributes:
@@ -60,7 +60,7 @@ SCHEMES = {"residual": euler_step, "rk4": rk4_step}
 STAGES = {"residual": 1, "rk4": 4}
 
 
-def steps_of(velocity: Velocity | Layer, until: float, steps: int, scheme: str = "residual") -> list[Step]:
+def steps_of(velocity: Velocity | Layer, until: float, steps: int, scheme: str = "residual") -> list[FixedStep]:
     """Return `steps` equal steps over [0, until]; no step crosses from one layer of a list to the next.
 
     Args:
@@ -89,7 +89,9 @@ def steps_of(velocity: Velocity | Layer, until: float, steps: int, scheme: str =
         wanted = "a positive number of steps" if len(pieces) == 1 else f"a multiple of the {len(pieces)} layers"
         raise InputError(f"expected {wanted}, got {steps!r}")
     h, each = until / steps, steps // len(pieces)
-    return [Step((i * each + k) * h, h, piece, SCHEMES[scheme]) for i, piece in enumerate(pieces) for k in range(each)]
+    return [
+        FixedStep((i * each + k) * h, h, piece, SCHEMES[scheme]) for i, piece in enumerate(pieces) for k in range(each)
+    ]
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from howsmooth.dynamics.fixed_steps import Step, steps_of
+from howsmooth.dynamics.fixed_steps import FixedStep, steps_of
 from howsmooth.dynamics.velocity import Layer, Velocity, as_velocity, tangent
 from howsmooth.errors import InputError
 from howsmooth.spectral import LinearOperator, MatrixOperator, SingularTriplets, restrict, singular_values
@@ -387,7 +387,7 @@ def growth_by_map(
             continue
         chain = whole.first(k + 1) if dense is None else dense.first(k + 1)
         top = own if k == 0 and columns is None else _top_triplet(restrict(chain, cols=columns), solver)
-        depth = step.t + step.h if isinstance(step, Step) else float(k + 1)
+        depth = step.t + step.h if isinstance(step, FixedStep) else float(k + 1)
         direction = torch.zeros(x.numel(), dtype=top.v.dtype, device=top.v.device)
         direction[... if columns is None else columns.to(top.v.device)] = top.v[0]
         yield (
@@ -401,7 +401,7 @@ def growth_by_map(
                 confidence=top.confidence,
                 status=_first_unconverged(top.status, *statuses),
                 log_product=log_product,
-                local=_step_constant(step, depth, whole.states[k + 1], solver) if isinstance(step, Step) else None,
+                local=_step_constant(step, depth, whole.states[k + 1], solver) if isinstance(step, FixedStep) else None,
                 direction=direction.view(x.shape),
                 response=top.u[0].view(whole.states[k + 1].shape),
                 seed=top.seed,
@@ -435,7 +435,7 @@ def local_constant(
     return _top_triplet(FlowDerivative([f], x), replace(solver, **options))
 
 
-def _step_constant(step: Step, depth: float, x: Tensor, solver: Solver) -> float:
+def _step_constant(step: FixedStep, depth: float, x: Tensor, solver: Solver) -> float:
     return float(_top_triplet(FlowDerivative([lambda x: step.piece(depth, x)], x), solver).value[0])
 
 

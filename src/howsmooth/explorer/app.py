@@ -8,7 +8,7 @@ from typing import Any
 
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.choice import Work, prepare
+from howsmooth.explorer.choice import Choice, prepare
 from howsmooth.explorer.forms import Form
 from howsmooth.explorer.html import message
 from howsmooth.spectral import before_each_product
@@ -166,7 +166,7 @@ class App:
         self.components[form.question] = {**on_page, **components}
         return list(self.components[form.question].values())
 
-    def work(self, form: Form, values: Mapping[str, str]) -> Work:
+    def work(self, form: Form, values: Mapping[str, str]) -> Choice:
         """Return what values of a form about models ask for, loaded and checked."""
         name = values.get("model", "").strip()
         self.catalog.location(name)

@@ -19,7 +19,7 @@ SHORTEST_LENGTH = 8
 
 
 @dataclass(frozen=True)
-class Work:
+class Choice:
     """A spec that was checked and can be computed.
 
     Attributes:
@@ -41,7 +41,7 @@ class Work:
         """The command that computes the same, with the text in a file."""
         return command_line(self.asked.replace(texts="text.txt"))
 
-    def layer(self, layer: int, *, each_head: bool = False) -> Work:
+    def layer(self, layer: int, *, each_head: bool = False) -> Choice:
         """Return the same work for one layer, or for each of its heads alone."""
         heads = tuple(range(self.model.heads)) if each_head else None
         changes = {"layers": (layer,), "heads": heads, "map": "head" if each_head else self.settings.map}
@@ -53,7 +53,7 @@ def prepare(
     text: str,
     catalog: ModelCatalog,
     lengths: Callable[[int], tuple[int, ...]] = lambda longest: (longest,),
-) -> Work:
+) -> Choice:
     """Load the model, check the spec against it and the limits, and truncate the text.
 
     Args:
@@ -89,7 +89,7 @@ def prepare(
     if n < wanted:
         reason = f"{model.name} has {n:,} positions" if n == model.positions else "the limit of this server"
         note += f" ({reason})"
-    return Work(asked, model, corpus, settings, note)
+    return Choice(asked, model, corpus, settings, note)
 
 
 def doubling_lengths(longest: int) -> tuple[int, ...]:

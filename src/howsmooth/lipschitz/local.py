@@ -21,6 +21,7 @@ from howsmooth.lipschitz.token_selection import TokenIndex, select_tokens
 from howsmooth.spectral import SingularTriplets, singular_values
 from howsmooth.spectral.operator import refuse_autocast
 from howsmooth.spectral.solver import Solver, SolverOptions
+from howsmooth.threads import few_threads_if_short
 
 Map = SelfAttention | Callable[[Tensor], Tensor]
 F = TypeVar("F")
@@ -75,6 +76,8 @@ def local_lipschitz(
     That the samples are independent is checked for maps other than `SelfAttention`, and InputError is raised if they
     are not. An x with any other number of axes is one input. `batched` overrides this rule.
 
+    On a CPU, up to 256 tokens are computed with one thread, as by the commands, unless the caller chose the number.
+
     Args:
         f: A `SelfAttention`, an `nn.Module` or another torch callable from one tensor to one tensor. It must be
             deterministic (`.eval()` for modules with dropout).
@@ -109,26 +112,32 @@ def local_lipschitz(
         [1.0, 0.540302]
     """
     solver = replace(solver, **options)
-    operator = jacobian(f, x, padding, solver.product_dtype, batched=batched, with_reference=True)
-    x, y = operator.x, operator.image
-    selection = select_tokens(operator, x, y, tokens, output_tokens, padding)
+    with few_threads_if_short(_tokens_on_cpu(x)):
+        operator = jacobian(f, x, padding, solver.product_dtype, batched=batched, with_reference=True)
+        x, y = operator.x, operator.image
+        selection = select_tokens(operator, x, y, tokens, output_tokens, padding)
 
-    def make_estimates(triplets: SingularTriplets) -> Estimate | list[Estimate]:
-        triplets = replace(triplets, v=selection.embed_input(triplets.v), u=selection.embed_output(triplets.u))
-        if not operator.batch:
-            return _make_estimate(f, x, y, padding, selection.output_mask, triplets)
-        return [
-            _make_estimate(f, x, y, padding, selection.output_mask, _triplets_of_sample(triplets, i), i)
-            for i in range(len(x))
-        ]
+        def make_estimates(triplets: SingularTriplets) -> Estimate | list[Estimate]:
+            triplets = replace(triplets, v=selection.embed_input(triplets.v), u=selection.embed_output(triplets.u))
+            if not operator.batch:
+                return _make_estimate(f, x, y, padding, selection.output_mask, triplets)
+            return [
+                _make_estimate(f, x, y, padding, selection.output_mask, _triplets_of_sample(triplets, i), i)
+                for i in range(len(x))
+            ]
 
-    try:
-        triplets = singular_values(
-            selection.operator, k, solver=solver, product_dtype=None, strict=strict, progress=progress
-        )
-    except NotConverged as error:
-        raise NotConverged(str(error), make_estimates(error.partial)) from None
-    return make_estimates(triplets)
+        try:
+            triplets = singular_values(
+                selection.operator, k, solver=solver, product_dtype=None, strict=strict, progress=progress
+            )
+        except NotConverged as error:
+            raise NotConverged(str(error), make_estimates(error.partial)) from None
+        return make_estimates(triplets)
+
+
+def _tokens_on_cpu(x: Tensor) -> int | None:
+    """Return the number of tokens of x, (n, d) or (b, n, d); None on a GPU, and for any other input."""
+    return x.shape[-2] if isinstance(x, Tensor) and x.dim() in (2, 3) and x.device.type == "cpu" else None
 
 
 def jacobian(

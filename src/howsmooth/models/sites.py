@@ -120,6 +120,14 @@ def _first_or_none(output: object) -> Tensor | None:
 
 
 @dataclass(frozen=True, eq=False)
+class Mlp:
+    """The MLP of a layer: modules that are applied one after the other, and what the first was given, (b, n, d)."""
+
+    modules: tuple[torch.nn.Module, ...]
+    x: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Site:
     """One layer of a network, as it ran on one input. Tensors are (b, n, d).
 
@@ -136,6 +144,7 @@ class Site:
         post_norm: The norm of a post-norm layer.
         has_residual: Whether the layer computes the sum of its input and attention.
         other_sources: What attention takes from other tokens than `attention.x`, in words; "" for nothing.
+        mlp: The MLP of the layer, where it was recognised.
     """
 
     layer: ModuleCall
@@ -150,6 +159,7 @@ class Site:
     post_norm: torch.nn.Module | None
     has_residual: bool
     other_sources: str
+    mlp: Mlp | None
 
 
 def find_sites(
@@ -333,11 +343,7 @@ def _build_site(running: _RunningCall, inside: _RunningCall, heads: Tensor, outp
     attention = ModuleCall(inside.module, inside.args, inside.kwargs)
     later = running.completed[running.before_attention :]
     projection = _find_projection(later, heads, attention.module)
-    y, after = projection.y, []
-    for call in later:
-        if call.unary and _is_same(call.x, y) and call.y.shape == y.shape and not _is_same(call.y, y):
-            after.append(call.module)
-            y = call.copy
+    after, y = _applied_to(projection, later)
     norm, post_norm, sum_found = running.norm, None, False
     norm_in_layer = norm is not None and _is_same(norm.x, layer.x)
     if y.numel() == layer.x.numel():  # MobileBERT's attention is narrower, Gemma 3n has several streams
@@ -362,7 +368,85 @@ def _build_site(running: _RunningCall, inside: _RunningCall, heads: Tensor, outp
         post_norm,
         sum_found and (norm_in_layer or _is_same(attention.x, layer.x)),
         _describe_other_sources(attention),
+        _find_mlp(running, layer.x, y, output),
     )
+
+
+def _applied_to(call: _CompletedCall, later: list[_CompletedCall]) -> tuple[list[torch.nn.Module], Tensor]:
+    """Return the modules that are applied to the output of a call alone, one after the other, and the last output.
+
+    `call` itself may be among the later calls.
+    """
+    y, copied, modules = call.y, call.copy, list[torch.nn.Module]()
+    for following in later:
+        is_applied = following.unary and _is_same(following.x, y) and following.y.shape == y.shape
+        if is_applied and not _is_same(following.y, y):
+            modules.append(following.module)
+            y, copied = following.y, following.copy
+    return modules, copied
+
+
+def _find_mlp(running: _RunningCall, x: Tensor, attended: Tensor, output: Tensor) -> Mlp | None:
+    """Return the MLP of a layer: the last modules with matrices whose output is added to the stream.
+
+    The sum is checked: what the layer returned, or what its last norm was applied to, is the stream plus a multiple of
+    the MLP's output, after the modules that are applied to it alone.
+
+    Args:
+        running: The call of the layer, with those inside it.
+        x: The input of the layer.
+        attended: What attention adds to the stream.
+        output: What the layer returned.
+    """
+    calls = running.completed
+    norms = [call for call in calls if is_norm(call.module)]
+    sums = [output, *(call.x for call in norms if _is_same(call.y, output))]
+    for steps in reversed(_sequences(calls)):
+        entered = steps[0].x
+        _, added = _applied_to(steps[-1], calls)
+        streams = [entered, *(call.x for call in norms if _is_same(call.y, entered))]
+        if attended.numel() == x.numel():
+            streams.append(x + attended.view_as(x))  # attention and MLP in parallel
+        if any(_is_sum(total, stream, added) for total in sums for stream in streams):
+            return Mlp(tuple(step.module for step in steps), entered.reshape(*x.shape[:-1], -1))
+    return None
+
+
+def _sequences(calls: list[_CompletedCall]) -> list[list[_CompletedCall]]:
+    """Return the sequences of modules in a layer that are applied one after the other, from matrix to matrix.
+
+    A module with a norm in it, or with several arguments, is taken apart.
+    """
+    steps: list[_CompletedCall] = []
+    for call in reversed(calls):  # a module before those inside it
+        inside = any(module is call.module for step in steps for module in step.module.modules())
+        has_norm = any(is_norm(module) for module in call.module.modules() if module is not call.module)
+        if call.unary and not inside and not has_norm:
+            steps.insert(0, call)
+    sequences: list[list[_CompletedCall]] = []
+    previous: _CompletedCall | None = None
+    for step in steps:
+        follows = previous is not None and not is_norm(previous.module) and _is_same(step.x, previous.y)
+        if not is_norm(step.module) and follows and sequences:
+            sequences[-1].append(step)
+        elif not is_norm(step.module):
+            sequences.append([step])
+        previous = step
+    found = []
+    for sequence in sequences:
+        matrices = [i for i, step in enumerate(sequence) if any(p.ndim >= 2 for p in step.module.parameters())]
+        if matrices:
+            found.append(sequence[matrices[0] : matrices[-1] + 1])
+    return found
+
+
+def _is_sum(total: Tensor, stream: Tensor, added: Tensor) -> bool:
+    """Return whether total = stream + c · added for a number c ≠ 0."""
+    if not total.numel() == stream.numel() == added.numel():
+        return False
+    flat = [t.reshape(-1).double() for t in (total, stream, added)]
+    c = torch.dot(flat[0] - flat[1], flat[2]) / torch.dot(flat[2], flat[2])
+    return bool(c.abs() > 0) and _is_close((flat[1] + c * flat[2]).to(total.dtype), total)
 
 
 def _find_projection(later: list[_CompletedCall], heads: Tensor, attention: torch.nn.Module) -> _CompletedCall:

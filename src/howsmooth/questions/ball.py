@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from howsmooth.lazy import deferred
 from howsmooth.questions.fields import Restarts, Steps, numbers, option, whole
-from howsmooth.questions.question import Fields, Grid, Place, Question, every_map_and_sample
+from howsmooth.questions.question import Fields, Place, Question, Scope, every_map_and_sample
 from howsmooth.questions.spec import Lengths, ModelSpec, Samples
 from howsmooth.questions.worst_case import SEARCH_FIELDS
 from howsmooth.records.schema import ModelRecord, Number
@@ -53,9 +53,9 @@ class BallRecord(ModelRecord, kind="ball"):
     centre: Number
 
 
-def places(spec: BallSpec, grid: Grid) -> Iterator[dict[str, Any]]:
+def places(spec: BallSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each radius around each sample."""
-    for at in every_map_and_sample(spec, grid):
+    for at in every_map_and_sample(spec, scope):
         for eps in sorted(spec.eps):
             yield {**at, "eps": eps}
 

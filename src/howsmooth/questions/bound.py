@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
 from howsmooth.questions.fields import Radius
-from howsmooth.questions.question import Fields, Grid, Place, Question, every_map_and_sample
+from howsmooth.questions.question import Fields, Place, Question, Scope, every_map_and_sample
 from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, Lengths, ModelSpec, Samples
 from howsmooth.records.schema import Count, ModelRecord, Number
 
@@ -74,11 +74,11 @@ class BallBoundRecord(ModelRecord, kind="ball bound"):
     refused: str | None
 
 
-def places(spec: BoundSpec, grid: Grid) -> Iterator[dict[str, Any]]:
+def places(spec: BoundSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each bound of each layer and head at each sample."""
     from howsmooth.bounds import EVERY
 
-    for at in every_map_and_sample(spec, grid):
+    for at in every_map_and_sample(spec, scope):
         for bound in EVERY:
             yield {**at, "bound": f"{bound.__module__.rpartition('.')[2]}.{bound.__name__}"}
 

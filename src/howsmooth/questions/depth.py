@@ -15,9 +15,9 @@ from pydantic import model_validator
 from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
 from howsmooth.questions.fields import numbers, option
-from howsmooth.questions.question import Fields, Grid, Place, Question
+from howsmooth.questions.question import Fields, Place, Question, Scope
 from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, Lengths, ModelSpec, Samples, Tolerance
-from howsmooth.records.schema import Count, ModelRecord, TopToken
+from howsmooth.records.schema import Count, ModelRecord, TokenShare
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,17 +128,17 @@ class DepthRecord(ModelRecord, kind="depth"):
     upper: float | None
     product: float | None
     own: float | None
-    top_tokens: list[TopToken] | None
-    top_responses: list[TopToken] | None
+    top_tokens: list[TokenShare] | None
+    top_responses: list[TokenShare] | None
     axes: list[str]
     coordinates: list[list[float]]  # of the tokens, or of every k-th, in the axes
     words: list[str]  # of the same tokens
 
 
-def places(spec: DepthSpec, grid: Grid) -> Iterator[dict[str, Any]]:
+def places(spec: DepthSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each depth of each sample; the last may be that after the final normalisation."""
-    for sample in grid.samples:
-        for depth in range(grid.depth + 1):
+    for sample in scope.samples:
+        for depth in range(scope.depth + 1):
             yield {"sample": sample, "depth": depth}
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
 from howsmooth.questions.fields import numbers, option
-from howsmooth.questions.question import Fields, Grid, Place, Question
+from howsmooth.questions.question import Fields, Place, Question, Scope
 from howsmooth.questions.spec import Lengths, ModelSpec, Samples
 from howsmooth.records.schema import Length, ModelRecord
 
@@ -68,9 +68,9 @@ class DistanceRecord(ModelRecord, kind="distance"):
     quotient: float | None
 
 
-def places(spec: DistanceSpec, grid: Grid) -> Iterator[dict[str, Any]]:
+def places(spec: DistanceSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each exponent at each layer."""
-    for layer in grid.layers:
+    for layer in scope.layers:
         for p in spec.p:
             yield {"layer": layer, "p": "inf" if p == math.inf else p}
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
+from howsmooth import choices
 from howsmooth.lazy import deferred
 from howsmooth.norms import NORMS
 from howsmooth.questions.artefacts import FolderName, file_name, make_artefact_folder
 from howsmooth.questions.fields import Steps, names, numbers, option, whole
-from howsmooth.questions.question import Fields, Grid, Place, Question, every_map_and_sample
+from howsmooth.questions.question import Fields, Place, Question, Scope, every_map_and_sample
 from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, Lengths, ModelSpec, Samples, Tolerance
 from howsmooth.records.schema import Count, Length, ModelRecord, Named, Number, PerturbationBudget
 
@@ -47,12 +48,12 @@ class FeatureAttackSpec(ModelSpec):
 
     samples: Samples = 1
     objective: Annotated[
-        Literal["output", "next-token", "cosine"],
+        Literal[*choices.FEATURE_OBJECTIVES],  # type: ignore[valid-type]
         option(
             "What to change: the last hidden states, the next token's distribution (KL), or the mean embedding "
             "(cosine)."
         ),
-    ] = "output"
+    ] = choices.OUTPUT
     budget: Annotated[
         tuple[float, ...],
         numbers("0.001,0.01,0.1"),
@@ -147,9 +148,9 @@ def named_attack(name: str, steps: int = 20, tol: float = 1e-2) -> Attack:
     return ATTACKS[name](feature, steps, tol)
 
 
-def places(spec: FeatureAttackSpec, grid: Grid) -> Iterator[dict[str, Any]]:
+def places(spec: FeatureAttackSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each budget and attack on each map and sample."""
-    for at in every_map_and_sample(spec, grid):
+    for at in every_map_and_sample(spec, scope):
         for share, attack in product(spec.budget, spec.attacks):
             yield {**at, "share": share, "attack": attack}
 
@@ -204,9 +205,9 @@ def _unit(spec: FeatureAttackSpec, target: Target) -> float:
 def _objective(spec: FeatureAttackSpec, model: Model) -> FeatureObjective:
     from howsmooth.attack.feature import NextToken, OutputChange, Similarity
 
-    if spec.objective == "next-token":
+    if spec.objective == choices.NEXT_TOKEN:
         return NextToken(model.language_head)
-    return Similarity() if spec.objective == "cosine" else OutputChange()
+    return Similarity() if spec.objective == choices.COSINE else OutputChange()
 
 
 class Baselines:

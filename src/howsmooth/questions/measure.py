@@ -12,9 +12,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
 from howsmooth.questions.fields import split_at_commas
-from howsmooth.questions.question import Fields, Grid, Place, Question
+from howsmooth.questions.question import Fields, Place, Question, Scope
 from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, ModelSpec
-from howsmooth.records.schema import Count, ModelRecord, TopToken
+from howsmooth.records.schema import Count, ModelRecord, TokenShare
 
 if TYPE_CHECKING:
     from howsmooth.questions.work import Work
@@ -52,10 +52,10 @@ QUANTITIES = {
         "howsmooth.questions.quantities:released",
         every_token=True,
     ),
-    "scripts": Quantity(
+    "released-map": Quantity(
         "√‖Jᵀf‖",
-        "the same at the scripts' own map",
-        "howsmooth.questions.quantities:scripts",
+        "the same for the scripts' own map",
+        "howsmooth.questions.quantities:released_map",
         every_token=True,
         maps=("attention",),
     ),
@@ -145,7 +145,7 @@ class Measurement(ModelRecord, kind="measurement"):
     mean_radius: float | None = None
     relative: float | None = None
     seconds: float | None = None
-    top_tokens: list[TopToken] = []
+    top_tokens: list[TokenShare] = []
     shares: list[float] | None = None
     words: list[str] | None = None
     notes: list[str] | None = None
@@ -156,10 +156,10 @@ class Measurement(ModelRecord, kind="measurement"):
     sink_position: Count | None = None
 
 
-def places(spec: MeasureSpec, grid: Grid) -> Iterator[dict[str, Any]]:
+def places(spec: MeasureSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each layer, head, choice of tokens and quantity at each sample."""
-    for layer, head, (tokens, quantity) in product(grid.layers, grid.heads, spec.variants):
-        for sample in grid.samples:
+    for layer, head, (tokens, quantity) in product(scope.layers, scope.heads, spec.variants):
+        for sample in scope.samples:
             yield {"layer": layer, "head": head, "tokens": tokens, "quantity": quantity, "sample": sample}
 
 

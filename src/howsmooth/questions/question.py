@@ -40,7 +40,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Grid:
+class Scope:
     """The coordinates at which a question is asked of one model, for one length.
 
     Attributes:
@@ -58,11 +58,11 @@ class Grid:
     depth: int
 
 
-def every_map_and_sample(spec: Spec, grid: Grid) -> Iterator[dict[str, Any]]:
+def every_map_and_sample(spec: Spec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each layer and head at each sample."""
-    for layer in grid.layers:
-        for head in grid.heads:
-            for sample in grid.samples:
+    for layer in scope.layers:
+        for head in scope.heads:
+            for sample in scope.samples:
                 yield {"layer": layer, "head": head, "sample": sample}
 
 
@@ -137,7 +137,7 @@ class Question:
     charts: Callable[[Sequence[Fields]], Any] | None = None
     plots: str = ""
     noun: str = "record"
-    places: Callable[[Any, Grid], Iterable[dict[str, Any]]] = every_map_and_sample
+    places: Callable[[Any, Scope], Iterable[dict[str, Any]]] = every_map_and_sample
     grid: Callable[[Any], Iterable[dict[str, Any]]] | None = None
     together: tuple[str, ...] = ("layer", "head", "sample")
     batches: Callable[[Work], Iterable[list[Place]]] | None = None

@@ -9,7 +9,7 @@ from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
 from howsmooth.models.map_types import MAPS
 from howsmooth.questions.fields import option, whole
-from howsmooth.questions.question import Fields, Grid, Place, Question
+from howsmooth.questions.question import Fields, Place, Question, Scope
 from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, about_maps, map_among
 from howsmooth.questions.splitting import SplittingSpec
 from howsmooth.records.schema import Count, ModelRecord, Number
@@ -17,7 +17,7 @@ from howsmooth.records.schema import Count, ModelRecord, Number
 if TYPE_CHECKING:
     from howsmooth.questions.work import Work
 
-_NAMES = tuple(name for name in MAPS if name not in ("head", "model"))
+_NAMES = tuple(name for name in MAPS if MAPS[name].attends and name != "head")
 
 
 class SplittingCopiesSpec(SplittingSpec):
@@ -56,11 +56,11 @@ class SplittingCopiesRecord(ModelRecord, kind="splitting copies"):
     kept_over_before: float
 
 
-def places(spec: SplittingCopiesSpec, grid: Grid) -> Iterator[dict[str, Any]]:
+def places(spec: SplittingCopiesSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each token of each layer."""
-    for layer in grid.layers:
-        for sample in grid.samples:
-            for position in range(grid.n):
+    for layer in scope.layers:
+        for sample in scope.samples:
+            for position in range(scope.n):
                 yield {"layer": layer, "sample": sample, "position": position}
 
 

@@ -13,7 +13,7 @@ from howsmooth.questions import particles
 from howsmooth.questions.fields import option, whole
 from howsmooth.questions.flows import POSITIVE
 from howsmooth.questions.particles import FLOW_OPTIONS, FlowFields, follow
-from howsmooth.questions.question import Fields, Grid, Place
+from howsmooth.questions.question import Fields, Place, Scope
 from howsmooth.questions.spec import CHUNK_FIELDS, Lengths, ModelSpec, Samples
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ class WeightsSpec(FlowFields, ModelSpec):
     ] = None
 
 
-def places(spec: WeightsSpec, grid: Grid) -> Iterator[dict[str, Any]]:
+def places(spec: WeightsSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each depth of the flow of each head and sample: all layers are one flow."""
-    layers = [layer for layer in grid.layers if layer is not None]
-    for head in grid.heads:
-        for sample in grid.samples:
+    layers = [layer for layer in scope.layers if layer is not None]
+    for head in scope.heads:
+        for sample in scope.samples:
             for depth in spec.places_of_flow(spec.frames, len(layers)):
                 yield {"layer": layers[0], "layers": layers, "head": head, "sample": sample, **depth}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from howsmooth.models.map_types import MAPS
 from howsmooth.report.chart import LIPSCHITZ, Axis, Chart, Series
 from howsmooth.report.charts import group_by
-from howsmooth.report.rows import largest_shares, map_name, model_name, number
+from howsmooth.report.rows import largest_shares, map_name, model_name, number, plural_of
 from howsmooth.report.table import Column, Table
 
 _STEP = "training step"
@@ -38,7 +37,7 @@ def training_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
     for (model, name), group in groups.items():
         for y, label in _DRAWN.items():
             if y == "value" or name == next(iter(groups))[1]:
-                charts.append(_chart(group, f"{model_name(model)}, {MAPS[name].plural}", y, label))
+                charts.append(_chart(group, f"{model_name(model)}, {plural_of(name)}", y, label))
     return [chart for chart in charts if chart.series]
 
 
@@ -75,7 +74,7 @@ def training_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
         steps = [record["training_step"] for record in group]
         tables.append(
             Table(
-                f"{model_name(model)} in training: Lip of its {MAPS[name].plural}, steps {min(steps)} to {max(steps)}",
+                f"{model_name(model)} in training: Lip of its {plural_of(name)}, steps {min(steps)} to {max(steps)}",
                 [
                     Column("layer", lambda row: "all" if row[0]["layer"] is None else row[0]["layer"], key=True),
                     Column("first", lambda row: number(row[0]["value"]), wrap=False),

@@ -19,7 +19,7 @@ from howsmooth.lipschitz import jacobian
 from howsmooth.models import Model
 from howsmooth.models.identity import model_identity
 from howsmooth.models.loading import cached_model
-from howsmooth.models.map_types import MAP_VERSION, MAPS
+from howsmooth.models.map_types import MAP_VERSION
 from howsmooth.models.memory import free_memory, solver_memory_limit
 from howsmooth.questions import find_question
 from howsmooth.questions.inputs import (
@@ -34,7 +34,7 @@ from howsmooth.questions.inputs import (
     perturbed_mask,
 )
 from howsmooth.questions.measure import QUANTITIES, MeasureSpec
-from howsmooth.questions.question import Grid, Place, Question
+from howsmooth.questions.question import Place, Question, Scope
 from howsmooth.questions.spec import (
     EngineSpec,
     ModelChoice,
@@ -49,8 +49,8 @@ from howsmooth.records.provenance import provenance
 from howsmooth.spectral import MemoryPlan, Solver, restrict
 from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.memory import MIN_STORED_VECTORS
-from howsmooth.studies.threads import available_cores
 from howsmooth.texts.corpora import Corpus
+from howsmooth.threads import available_cores
 
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
 MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens
@@ -79,7 +79,7 @@ class PlannedModel:
         heads: The chosen heads; (None,) for whole layers.
         inputs: The inputs, one for each text.
         solve_bytes: Memory of one solve at the longest length.
-        depth: The largest depth of the model, as `Grid` has it.
+        depth: The largest depth of the model, as `Scope` has it.
     """
 
     spec: Any
@@ -196,15 +196,15 @@ class Plan:
     @property
     def in_process(self) -> bool:
         """Whether the bundles run in this process."""
-        return self.spec.engine.kind == "local" and self.spec.engine.workers == 0
+        return self.spec.engine.name == "local" and self.spec.engine.workers == 0
 
     def _coordinates(
         self, planned: PlannedModel | None = None, n: int = 0, samples: Sequence[int] = ()
     ) -> Iterable[dict[str, Any]]:
         """Yield the coordinates of the places of one model and length, or of a question about anything else."""
         if planned is not None:
-            grid = Grid(planned.layers, planned.heads, n, samples, planned.depth)
-            return self.question.places(self.spec, grid)
+            scope = Scope(planned.layers, planned.heads, n, samples, planned.depth)
+            return self.question.places(self.spec, scope)
         return self._grid
 
     @cached_property
@@ -253,7 +253,7 @@ class Plan:
             "product_dtype": _dtype_name(solver.product_dtype),
         }
         hashed = {
-            "version": MAPS[spec.map_name].version,
+            "version": spec.map_type.version,
             "question": spec.question,
             "model": planned.identity,
             "name": planned.model_spec.label,
@@ -433,7 +433,7 @@ def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None, *, fro
         >>> plan.count, plan.in_process
         (8, True)
     """
-    spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"kind": "local", "workers": 0})})
+    spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"name": "local", "workers": 0})})
     if not isinstance(spec, ModelSpec):
         raise InputError(f"expected a question about models, got {spec.question}; use prepare")
     corpora = () if spec.inputs != "text" else (corpus,) if corpus is not None else read_texts(spec)
@@ -469,7 +469,7 @@ def plan_model(
         dtype=_dtype_name(model.dtype) or "",
         width=model.width,
         weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-        layers=layers if spec.per_layer and spec.map_name != "model" else (None,),
+        layers=layers if spec.per_layer and spec.map_type.per_layer else (None,),
         heads=heads,
         inputs=inputs,
         solve_bytes=solve_bytes,

@@ -23,7 +23,7 @@ from howsmooth.errors import InputError, first_line
 from howsmooth.lipschitz.local import promote_half
 from howsmooth.lipschitz.penalty import unchecked_jacobian
 from howsmooth.models.hook import read_attention
-from howsmooth.models.map_types import MAPS
+from howsmooth.models.map_types import MAPS, parse_map
 from howsmooth.models.maps import MapAt
 from howsmooth.questions.quantities import all_shares, top_tokens
 from howsmooth.questions.spec import select_indices
@@ -62,7 +62,7 @@ class Monitor:
         model: A transformers model, also inside of DistributedDataParallel, torch.compile or peft. Of several
             processes only that of rank 0 measures.
         every: How many training steps are from one measurement to the next.
-        maps: Which maps, keys of `howsmooth.models.MAPS` except "head".
+        maps: Which maps, as `howsmooth.measure` takes them, except "head".
         layers: Which layers: "all", or a list.
         probe: Token numbers (n,) or (b, n) at which the constants are taken, or another input as `Model.map_at` takes
             it. By default the first sequence of the batch that was trained on last.
@@ -119,7 +119,9 @@ class Monitor:
         self._load()
         self._layers = select_indices(layers, self._model.layer_numbers, f"layers of {self._model.name}")
         self._places = [
-            (layer, name, None) for name in self.maps for layer in ((None,) if name == "model" else self._layers)
+            (layer, name, None)
+            for name in self.maps
+            for layer in (self._layers if parse_map(name).type.per_layer else (None,))
         ]
         self._probe = Probe(model if isinstance(model, torch.nn.Module) else self._network, self._model, probe)
         with torch.random.fork_rng(devices=[]):
@@ -239,7 +241,7 @@ class Monitor:
             f, x = promote_half(at.f, at.x)
             began = time.perf_counter()
             J = unchecked_jacobian(f, x)
-            triplet = self._triplet(J, (at.kind, at.layer, sample), step)
+            triplet = self._triplet(J, (at.map, at.layer, sample), step)
             seconds = time.perf_counter() - began
             yield self._record(step, sample, sequence, at, J, triplet, seconds, self._statistics(calls, at))
 
@@ -248,7 +250,7 @@ class Monitor:
     ) -> AttentionStatistics | None:
         """Return the statistics of the attention of a map's layer, of the calls of one forward pass."""
         own = [statistics for module, statistics in calls if module is at.module]
-        if at.layer is None or not own or at.kind != self.maps[0]:  # once for each layer
+        if at.layer is None or not own or at.map != self.maps[0]:  # once for each layer
             return None
         return own[at.layer] if len(own) > at.layer and len(own) == len(calls) else own[-1]  # ALBERT shares a module
 
@@ -298,7 +300,7 @@ class Monitor:
                 "model": model.name,
                 "layer": at.layer,
                 "head": None,
-                "map": at.kind,
+                "map": at.map,
                 "n": n,
                 "tokens": "all",
                 "quantity": "lipschitz",
@@ -339,11 +341,11 @@ def check_options(every: Any, maps: Any) -> tuple[int, tuple[str, ...]]:
     """Return how often which maps are measured, checked."""
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise InputError(f"Monitor: expected every as a whole number of steps from 1, got {every!r}; 50 is the default")
-    maps = (maps,) if isinstance(maps, str) else tuple(maps)
+    names = (maps,) if isinstance(maps, str) else tuple(maps)
     known = [name for name in MAPS if name != "head"]
-    if not maps or any(name not in known for name in maps):
-        raise InputError(f"Monitor: expected maps among {', '.join(known)}, got {', '.join(map(repr, maps)) or 'none'}")
-    return every, maps
+    if not names:
+        raise InputError(f"Monitor: expected maps among {', '.join(known)}, got none; name one")
+    return every, tuple(str(parse_map(name, known)) for name in names)
 
 
 def _rank() -> int:

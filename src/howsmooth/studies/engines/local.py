@@ -15,7 +15,7 @@ from multiprocessing import connection, get_context
 from typing import Any
 
 from howsmooth.studies.engines.in_flight import InFlight, Result, error_message, failed_results
-from howsmooth.studies.threads import set_threads, wait_passively
+from howsmooth.threads import set_threads, wait_passively
 
 Work = Callable[[Any], Iterable[list[Result]]]
 
