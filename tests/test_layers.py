@@ -119,7 +119,7 @@ def test_layers(name, path):
         ("import howsmooth.models", "howsmooth.lipschitz.local"),
         ("def f():\n    from ..cli import main", "howsmooth.report.table"),
         ("import transformers.models", "howsmooth.lipschitz.local"),
-        ("from pydantic import BaseModel", "howsmooth.attack.starts"),
+        ("from pydantic import BaseModel", "howsmooth.attack.search"),
         ("if x:\n    import triton.language as tl", "howsmooth.attention.op"),
         ("from howsmooth import studies", "howsmooth.models.loading"),
         ("from howsmooth.models import Model", "howsmooth.lazy"),

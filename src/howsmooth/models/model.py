@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from howsmooth.attention import Normalisation, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.errors import InputError
 from howsmooth.models import inputs
 from howsmooth.models.embedding import LanguageHead, language_head

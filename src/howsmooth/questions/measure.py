@@ -175,7 +175,7 @@ def batches(work: Work) -> Iterable[list[Place]]:
 
 def _can_batch(work: Work) -> bool:
     """Whether several samples can be solved in one call: attention or a head by its weights, on token ids."""
-    from howsmooth.attention import SelfAttention
+    from howsmooth.attention.heads import SelfAttention
 
     if work.samples.token_ids is None or not work.spec.is_attention:
         return False
