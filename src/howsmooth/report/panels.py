@@ -310,12 +310,13 @@ def _draw_series(
     style, gid = canvas.style, f"{canvas.gid}-{name}"
     line_only = series.has_samples and not is_detailed
     x, y = series.medians() if series.has_samples else (series.x, series.y)
+    linestyle = series.linestyle or ("solid" if line_only else "")  # many series have a line in place of markers
     width = (0.6 if line_only else series.linewidth) * style.line_scale
-    if series.linestyle and len(x) > (1 if series.show_markers else 0):
+    if linestyle and len(x) > (1 if series.show_markers else 0):
         panel.plot(
             x,
             y,
-            linestyle=LINESTYLES[series.linestyle],
+            linestyle=LINESTYLES[linestyle],
             color=colour,
             linewidth=width,
             drawstyle="steps-post" if series.steps else "default",
@@ -351,7 +352,7 @@ def _draw_series(
         panel.plot(
             [],
             [],
-            linestyle=LINESTYLES[series.linestyle or (series.law_linestyle if law else "")],
+            linestyle=LINESTYLES[linestyle or (series.law_linestyle if law else "")],
             color=colour,
             marker=marker if series.show_markers and not line_only else None,
             markersize=style.marker_size,
