@@ -32,8 +32,8 @@ from howsmooth.records.schema import Count, ModelRecord
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from howsmooth.attention import SelfAttention
-    from howsmooth.models import Model
+    from howsmooth.attention.heads import SelfAttention
+    from howsmooth.models.model import Model
     from howsmooth.questions.inputs import Inputs
     from howsmooth.questions.work import Work
     from howsmooth.texts.corpora import Corpus
@@ -121,7 +121,7 @@ def places(spec: ConfigurationSpec, scope: Scope) -> Iterator[dict[str, Any]]:
 def inputs(model: Model, corpus: Corpus | None, spec: ConfigurationSpec) -> Inputs:
     """Return the lengths that tokens are constructed for, after checking that the model has a configuration."""
     from howsmooth.attack.configurations import castin
-    from howsmooth.attention import SelfAttention
+    from howsmooth.attention.heads import SelfAttention
     from howsmooth.questions.inputs import ConstructedInputs, chosen_heads, chosen_layers
 
     if spec.construction == "adversarial":
@@ -163,7 +163,9 @@ def _radius(model: Model, spec: ConfigurationSpec, layer: int) -> float:
 
 
 def _bound(f: Any, at: dict[str, Any], n: int, R: float) -> Fields:
-    from howsmooth.bounds import LayerForm, Refused, this_project
+    from howsmooth.bounds import this_project
+    from howsmooth.bounds.bound import Refused
+    from howsmooth.bounds.form import LayerForm
 
     try:
         form = LayerForm(f if at["head"] is None else f.head(at["head"]))
@@ -202,7 +204,7 @@ _script_points: WeakKeyDictionary[Model, dict[tuple[int, int], tuple[Tensor, Ten
 def _gaussian_tokens(work: Work, at: dict[str, Any]) -> Tensor:
     import torch
 
-    from howsmooth.models import AttentionFile
+    from howsmooth.models.gpt2_file import AttentionFile
 
     norm = work.model.normalisation(at["layer"]).converted(dtype=torch.float64)
     generator = torch.Generator().manual_seed(work.spec.seed * 100_003 + at["sample"])
