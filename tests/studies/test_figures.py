@@ -213,9 +213,9 @@ def test_a_file_of_attention_on_adversarial_input(tmp_path):
     path, lengths = data.make_gpt2(tmp_path), [2, 7, 12]
     figure = read_figure("adversarial")
     alone = figure.model_copy(update={"studies": [s for s in figure.studies if s.models[0].label == "gpt2"]})
-    found = run("", tmp_path / "s.sqlite", alone, gpt2_attention=str(path), lengths=lengths)
+    found = run("", tmp_path / "s.sqlite", alone, gpt2_attention=str(path), lengths=lengths, samples=2)
     by = {(r["map"], r["quantity"], r["n"]): r for r in found.records}
-    assert not found.missing and not found.notes
+    assert not found.missing and not found.notes and len(by) == len(found.records)
     assert set(by) == {(*series, n) for series in configuration.SERIES["adversarial"] for n in lengths}
     assert {record["model"] for record in (*found.records, *found.bounds)} == {"gpt2"}  # not the name of the file
     layer = AttentionFile(path).attention(0).to(torch.float64)

@@ -111,7 +111,7 @@ class BallBoundRecord(ModelRecord, kind="ball bound"):
 
 def places(spec: ConfigurationSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each map and quantity of each layer and head; only Gaussian tokens have several samples."""
-    samples = scope.samples if spec.construction == "gaussian" else scope.samples[:1]
+    samples = [sample for sample in scope.samples if sample == 0 or spec.construction == "gaussian"]
     for layer, head, sample in product(scope.layers, scope.heads, samples):
         at = {"layer": layer, "head": 0 if head is None and spec.construction == "adversarial" else head}
         for name, quantity in SERIES[spec.construction]:

@@ -283,7 +283,9 @@ def configuration_picture(records: Sequence[dict[str, Any]]) -> Picture | None:
 
 def _picture(panels: list[Panel], columns: int, title: str = "", x: str = "n", y: str = "value") -> Picture:
     charts = [panel_chart(panel, x, y) for panel in panels]
-    return Picture(charts, columns=columns, width=4.1, height=4.4, many_panels=True, title=title)
+    entries = max(len(chart.series) for chart in charts)
+    height = max(4.4, 3.0 + 0.4 * entries)  # of a panel with its legend below
+    return Picture(charts, columns=columns, width=4.1, height=height, many_panels=True, title=title)
 
 
 def configuration_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
