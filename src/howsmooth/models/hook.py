@@ -43,6 +43,8 @@ MaskFunction = Callable[..., Any]
 # Set inside the context managers below, read by every call of the attention function.
 _OBSERVER: ContextVar[Observer | None] = ContextVar("howsmooth_observer", default=None)
 _ONLY_HEAD: ContextVar[int | None] = ContextVar("howsmooth_only_head", default=None)
+_EDIT: ContextVar[Callable[[torch.Tensor], torch.Tensor] | None] = ContextVar("howsmooth_edit", default=None)
+_ATTENDING: ContextVar[bool] = ContextVar("howsmooth_attending", default=False)
 _DETACH: ContextVar[bool] = ContextVar("howsmooth_detach_keys_and_values", default=False)
 
 
@@ -101,6 +103,16 @@ def restrict_to_head(head: int) -> AbstractContextManager[None]:
 def detach_keys_and_values() -> AbstractContextManager[None]:
     """Detach keys and values inside the context: derivatives pass through the queries only."""
     return _set(_DETACH, True)
+
+
+def edit_heads(edit: Callable[[torch.Tensor], torch.Tensor]) -> AbstractContextManager[None]:
+    """Replace the output (b, n, h, k) of every attention by edit(output) inside the context."""
+    return _set(_EDIT, edit)
+
+
+def is_attending() -> bool:
+    """Return whether `attend` is running for a transformers module."""
+    return _ATTENDING.get()
 
 
 def attention_mask(
@@ -216,6 +228,7 @@ def attention_forward(
     # A compiler does not trace context variables; they are for measuring, which is not compiled.
     recording = torch.compiler.is_compiling()
     observer, head, detach = (None, None, False) if recording else (_OBSERVER.get(), _ONLY_HEAD.get(), _DETACH.get())
+    edit = None if recording else _EDIT.get()
     heads = query.shape[1]
     if detach:
         key, value = key.detach(), value.detach()
@@ -245,6 +258,8 @@ def attention_forward(
     if head is not None:
         output = F.pad(output, (0, 0, head, heads - head - 1))
     output = output.contiguous()
+    if edit is not None:
+        output = edit(output)
     if observer is not None:
         observer(module, output)
     return output, None
@@ -265,13 +280,21 @@ def _attend_biased(
 ) -> torch.Tensor:
     """Compute attention with a table (b or 1, h or 1, n or 1, m) added to the scores."""
     if bias is None:
-        return attend(query, key, value, padding=padding, **pattern)
+        return _attend(query, key, value, padding=padding, **pattern)
     batch, n, m = query.shape[0], query.shape[-2], key.shape[-2]
     if bias.ndim != 4 or bias.shape[0] not in (1, batch) or bias.shape[2] not in (1, n) or bias.shape[3] != m:
         raise InputError(
             f"expected a position_bias of shape ({batch} or 1, heads, {n}, {m}), got {tuple(bias.shape)}; reshape it"
         )
-    return attend(query, key, value, padding=padding, score_bias=bias.expand(-1, -1, n, m), **pattern)
+    return _attend(query, key, value, padding=padding, score_bias=bias.expand(-1, -1, n, m), **pattern)
+
+
+def _attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Compute `attend`, during which `is_attending` returns True."""
+    if torch.compiler.is_compiling():
+        return attend(query, key, value, **options)
+    with _set(_ATTENDING, True):
+        return attend(query, key, value, **options)
 
 
 def _attend_4d_mask(
