@@ -50,7 +50,10 @@ SIZES = (
     (r"dt_rank", 4),
     (r"(state_size|d_state|conv_kernel|d_conv)$", 4),
     (r"intermediate|ffn|d_ff|n_inner|ff_size|mlp_dim|feed_forward|feedforward", 32),
-    (r"hidden_size|d_model|n_embd|embed_dim|^dim$|embedding_size|hidden_dim|projection_dim|width|d_embed|embedding_dim", 32),
+    (
+        r"hidden_size|d_model|n_embd|embed_dim|^dim$|embedding_size|hidden_dim|projection_dim|width|d_embed|embedding_dim",
+        32,
+    ),
     (r"image_size", 32),
     (r"patch_size", 8),
 )
@@ -97,7 +100,9 @@ def build(kind: str) -> Any:
     """Return a tiny random network of a model type."""
     config_class = CONFIG_MAPPING[kind]
     small = shrink(config_class().to_dict()) | CHANGES.get(kind, {})
-    if small.get("num_hidden_layers") == 2 and re.search("linear|mamba|recurrent|interval|layer_period", " ".join(small)):
+    if small.get("num_hidden_layers") == 2 and re.search(
+        "linear|mamba|recurrent|interval|layer_period", " ".join(small)
+    ):
         small["num_hidden_layers"] = 4  # a hybrid: its period is four layers at most
     for key in ("full_attention_interval", "full_attn_idxs"):
         if key in small:
@@ -221,6 +226,7 @@ def summary(records: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def main() -> None:
+    """Observe the model types of the command line, or all, and write their records."""
     out, *kinds = sys.argv[1:]
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

@@ -29,7 +29,7 @@ def test_what_a_form_contains_at_first_is_a_command(question):
         ("measure", "layers", "0;import os", 'Layers: expected "all" or numbers such as 0,6'),
         ("measure", "layers", "1," * 400 + "1", "in 200 plain characters"),
         ("measure", "layers", "-1", "expected Layers from 0 to 9999"),
-        ("measure", "map", "model", "expected Map among attention, normed, block, layer, got 'model'"),
+        ("measure", "map", "model", "expected Map among attention, normed, block, layer"),
         ("measure", "tokens", "all,no-first", "expected Tokens that may move among"),
         ("measure", "lengths", "7", "from 8 to 512, got '7'"),
         ("measure", "lengths", "1e9", "from 8 to 512"),

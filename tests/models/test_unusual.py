@@ -190,7 +190,9 @@ def test_maps_and_layer_numbers_are_those_of_the_model(family, name, kind):
             found = local_lipschitz(at.f, at.x, tol=1e-6, confidence=1 - 1e-9)
         assert found.value == pytest.approx(float(torch.linalg.matrix_norm(truth, 2)), rel=1e-6)
     for layer in set(range(model.layers)) - set(layers):
-        with pytest.raises(InputError, match=f"self-attention in layer {layer} of .*; choose a layer with it"):
+        with pytest.raises(
+            InputError, match=rf"self-attention in layer {layer} of .* have it\); it has the maps layer"
+        ):
             model.map_at(given, layer)
 
 
@@ -297,7 +299,7 @@ def test_a_mask_that_is_drawn_at_each_pass_is_refused_unless_it_is_given():
     model, given = load(network), given_to(network)
     for ask in (
         lambda: model.map_at(given, 1),
-        lambda: model.map_at(given, kind="model"),
+        lambda: model.map_at(given, map="model"),
         lambda: model.activations(given["pixel_values"][0], [0, 1]),
         lambda: model.attention(1),
         lambda: model.normalisation(1),

@@ -253,7 +253,9 @@ _LINEAR = dict(
     linear_conv_kernel_dim=2,
 )
 
-# Families whose attention is not computed by `attend`, or that have layers without attention.
+# Families whose attention is not computed by `attend`, whose layers differ, or that have layers without attention.
+HYBRID = ("qwen3_next", "qwen3_5", "jamba", "lfm2")  # attention in layer 1 alone
+FIRST = tuple(ZOO)
 ZOO |= {
     "gptj": Tiny("gptj", _GPTJ, "h", "attn", "attn.out_proj", "ln_1", "sum"),
     "codegen": Tiny("codegen", _GPTJ, "h", "attn", "attn.out_proj", "ln_1", "sum"),
@@ -285,24 +287,19 @@ ZOO |= {
         ("input", "norm_2"),
     ),
     "deberta": Tiny("deberta", _DEBERTA, "encoder.layer", *_BERT),
-    "deberta_v2": Tiny(
-        "deberta-v2", dict(_DEBERTA, position_buckets=4, share_att_key=True), "encoder.layer", *_BERT
-    ),
+    "deberta_v2": Tiny("deberta-v2", dict(_DEBERTA, position_buckets=4, share_att_key=True), "encoder.layer", *_BERT),
     "longformer": Tiny("longformer", dict(_SHAPE, attention_window=4), "encoder.layer", *_BERT, tokens=8),
     "swin": Tiny(
         "swin",
         dict(image_size=16, patch_size=2, embed_dim=D, depths=[2, 1], num_heads=[4, 8], window_size=4, mlp_ratio=1.5),
         "encoder.layers.0.blocks",
-        "attention.self",
-        "attention.output.dense",
+        "attention",
+        "attention.o_proj",
         refused=("normed", "block"),
         shape=(3, 8, 32),
     ),
     "gpt_oss": Tiny(
-        "gpt_oss",
-        dict(_GROUPED, sliding_window=3, num_local_experts=3, num_experts_per_tok=2),
-        "layers",
-        *_LLAMA,
+        "gpt_oss", dict(_GROUPED, sliding_window=3, num_local_experts=3, num_experts_per_tok=2), "layers", *_LLAMA
     ),
     "qwen3_next": Tiny("qwen3_next", dict(_LINEAR, **_EXPERTS), "layers", *_LLAMA),
     "qwen3_5": Tiny("qwen3_5_text", _LINEAR, "layers", *_LLAMA),
@@ -350,10 +347,7 @@ ZOO |= {
         ("input", "norm2"),
     ),
     "mobilebert": Tiny(
-        "mobilebert",
-        dict(_SHAPE, embedding_size=8, intra_bottleneck_size=8),
-        "encoder.layer",
-        refused=_NO_ATTENTION,
+        "mobilebert", dict(_SHAPE, embedding_size=8, intra_bottleneck_size=8), "encoder.layer", refused=_NO_ATTENTION
     ),
     "mamba": Tiny("mamba", _SSM, "layers", refused=_NO_ATTENTION, shape=(LAYERS, 0, D)),
     "mamba2": Tiny(

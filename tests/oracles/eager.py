@@ -45,6 +45,7 @@ def eager(network):
     duplicate = copy.deepcopy(network)
     duplicate.set_attn_implementation("eager")  # families without the registry have only that
     duplicate.set_experts_implementation("eager")
+    duplicate.config.use_cache = False
     return duplicate
 
 
@@ -89,8 +90,8 @@ def stretch(network, inputs: dict, entry: tuple[str, int], exit: tuple[str, str,
         finally:
             for handle in handles:
                 handle.remove()
-        tokens = seen["x"].flatten(0, -2)
-        return tokens, seen["y"].reshape(len(tokens), -1)
+        tokens, y = seen["x"].flatten(0, -2), seen["y"]
+        return tokens, y.flatten(0, 1) if y.ndim == 3 else y.reshape(len(tokens), -1)
 
     with torch.no_grad():
         x, _ = run(None)

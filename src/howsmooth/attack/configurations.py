@@ -33,7 +33,7 @@ class Configuration:
 
     Attributes:
         tokens: (n, d), float64.
-        kind: the name of the construction.
+        name: the name of the construction.
         radius: the largest norm of a token that was allowed.
         head: the head for which it is constructed; None for a whole layer.
         about: the numbers behind the construction, in words.
@@ -43,7 +43,7 @@ class Configuration:
     """
 
     tokens: Tensor = field(repr=False)
-    kind: str
+    name: str
     radius: float
     head: int | None
     about: str

@@ -171,7 +171,7 @@ def _load_model(reported: FeatureAttack) -> Model:
 def _target_of(reported: FeatureAttack, model: Model) -> Target:
     """Return the target in the model that the file describes."""
     origin = reported.origin
-    return Target.in_model(model, torch.tensor(origin["ids"]), origin["layer"], origin["kind"], head=origin["head"])
+    return Target.in_model(model, torch.tensor(origin["ids"]), origin["layer"], origin["map"], head=origin["head"])
 
 
 def _objective(reported: FeatureAttack, model: Model | None) -> FeatureObjective:

@@ -120,7 +120,7 @@ def check_models(spec: ModelSpec, *, devices: bool = True) -> None:
         if files is None:
             continue
         layers = declared.layers or spec.layers
-        if layers != "all" and files.layers is not None and spec.map_name != "model":
+        if layers != "all" and files.layers is not None and spec.map_type.per_layer:
             select_indices(layers, tuple(range(files.layers)), f"layers of {declared.name}")
         if spec.heads is not None and files.heads is not None:
             select_indices(spec.heads, tuple(range(files.heads)), f"heads of {declared.name}")

@@ -188,7 +188,7 @@ def print_overview(spec: ModelSpec, model: Model, stderr: Console, plan: Plan) -
     """
     from howsmooth.report.plan_tables import sample_counts, show_bytes, special_tokens
 
-    maps = "the whole model" if spec.map_name == "model" else counted(len(spec.layers), "layer")
+    maps = counted(len(spec.layers), "layer") if spec.map_type.per_layer else "the whole model"
     if spec.heads is not None:
         maps += " × " + counted(len(spec.heads), "head")
     lengths = ", ".join(str(n) for n in spec.lengths)

@@ -63,7 +63,7 @@ class ModelCatalog:
         try:
             _ = self.load(name).language_head
         except InputError:
-            return [objective for objective, kind in TEXT_OBJECTIVES.items() if not kind.uses_last_token]
+            return [name for name, objective in TEXT_OBJECTIVES.items() if not objective.uses_last_token]
         return list(TEXT_OBJECTIVES)
 
     def _local(self) -> dict[str, Path]:

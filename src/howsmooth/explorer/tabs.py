@@ -17,8 +17,8 @@ from howsmooth.report.charts import bounds_picture, growth_picture
 from howsmooth.report.figure import draw
 from howsmooth.report.rows import law_text, number
 
-# Heads and the whole model are not offered: the tab shows a layer.
-LAYER_MAPS = tuple(name for name in MAPS if name not in ("head", "model"))
+# Heads and maps of the whole model are not offered: the tab shows a layer.
+LAYER_MAPS = tuple(name for name in MAPS if name != "head" and MAPS[name].per_layer)
 ATTACKS = ("noise", "sign", "singular", "ascent")
 EXAMPLES = (
     ("A polytope", "polytope"),
@@ -42,7 +42,7 @@ def layers_form(limits: Limits) -> Form:
                 "Layers", "all", high=MAX_LAYER, low=0, most=MAX_LAYER, info="all, or numbers such as 0,2,5"
             ),
             "map": Input(
-                "Map", "attention", LAYER_MAPS, info="attention alone, with norm, with residual, or the layer"
+                "Map", "attention", LAYER_MAPS, info="attention alone, with norm, with residual, the layer, …"
             ),
             "tokens": spec_input(
                 "measure", "tokens", "Tokens that may move", info="all, or without special or first ones"
@@ -194,13 +194,13 @@ def law_of(records: Sequence[dict[str, Any]]) -> str:
 
 def edited_text(record: dict[str, Any]) -> str:
     """Return the difference of the texts, with the values before and after the edits above it."""
-    says = (
+    next_tokens = (
         ""
-        if not record["says"]
-        else "; next: <code>{}</code> → <code>{}</code>".format(*(escape(str(word)) for word in record["says"]))
+        if not record["next_tokens"]
+        else "; next: <code>{}</code> → <code>{}</code>".format(*(escape(str(word)) for word in record["next_tokens"]))
     )
     return (
         f"<p><b>{number(record['clean'], 3)} → {number(record['value'], 3)}</b> "
-        f"({escape(record['objective']['name'])}) in {record['calls']} calls{says}</p>"
+        f"({escape(record['objective']['name'])}) in {record['calls']} calls{next_tokens}</p>"
         f'<p class="hs-diff">{diff_html(record)}</p>'
     )

@@ -17,8 +17,8 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, DynamicCache, PreTrainedMo
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from howsmooth.errors import InputError
-from howsmooth.models.network import quiet_transformers
 from howsmooth.models.calls import first_tensor, hidden_states
+from howsmooth.models.network import quiet_transformers
 from howsmooth.models.parts import Site
 from howsmooth.models.sites import StopForward
 
@@ -171,7 +171,7 @@ class LanguageHead(torch.nn.Module):
     """The language head of a model: hidden states (…, d) ↦ logits (…, vocabulary).
 
     It shares the model's weights and is differentiable in the hidden states. With
-    `at = model.map_at(chunk, kind="model")`, `model.language_head(at.f(at.x))` are the logits of a chunk.
+    `at = model.map_at(chunk, map="model")`, `model.language_head(at.f(at.x))` are the logits of a chunk.
     """
 
     def __init__(self, whole: PreTrainedModel) -> None:

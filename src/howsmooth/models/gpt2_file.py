@@ -73,7 +73,7 @@ class AttentionFile(Model):
             )
         self.layers, self.width = len(self._numbers), len(self._tensors[f"h.{self._numbers[0]}.attn.c_attn.weight"])
         self.source = {
-            "kind": "file",
+            "origin": "file",
             "path": str(path),
             "sha256": sha256,
             "weights": f"attention layers {', '.join(map(str, self._numbers))} alone",

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
+from howsmooth.models.calls import first_tensor, hidden_states
 from howsmooth.models.maps import LayerMap
 from howsmooth.models.model import Model
-from howsmooth.models.calls import first_tensor, hidden_states
 from howsmooth.models.parts import is_norm
 
 

@@ -1,4 +1,4 @@
-"""The kinds of maps that can be measured, each as a function of its input tokens.
+"""The maps that can be measured, each as a function of its input tokens.
 
 f is attention with its output projection, N the normalisation whose output is the input of attention.
 
@@ -9,6 +9,9 @@ f is attention with its output projection, N the normalisation whose output is t
                 post-norm  M(x + g(f(x))), M the norm that follows
     layer       the whole Transformer layer       input: of the layer
     model       all layers and the final norm     input: of layer 0, embeddings and positions included
+    norm        N                                 input: of N
+    mlp         the MLP of the layer              input: of the MLP, after its norm
+    mixer       what mixes the tokens: f, as the modules compute it, also where there is a formula
 
 g is what some families apply between attention and the residual stream (Gemma 2 and 3 a second norm, DINOv2 a scale).
 In a post-norm family N belongs to the layer below, or to the embeddings. In families that compute attention and MLP
@@ -20,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -28,14 +31,16 @@ from torch import Tensor
 from howsmooth.attention import Normalisation, SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
+from howsmooth.models.calls import ModuleCall, first_tensor
 from howsmooth.models.hook import detach_keys_and_values, restrict_to_head
-from howsmooth.models.map_types import MAPS
-from howsmooth.models.calls import first_tensor
-from howsmooth.models.parts import Attention, Site
+from howsmooth.models.map_types import MAPS, MapChoice, parse_map
+from howsmooth.models.parts import Attention, MissingMap, Site
 from howsmooth.models.tracing import keep_head, projected
 
 if TYPE_CHECKING:
     from jaxtyping import Float
+
+    from howsmooth.models.model import Model
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,17 +48,17 @@ class MapAt:
     """A map of a model and its input tokens, as `Model.map_at` returns them: `local_lipschitz(at.f, at.x)`.
 
     Attributes:
-        f: A `SelfAttention` if the family has an adapter and the kind is "attention" or "head"; otherwise a module that
+        f: A `SelfAttention` if the family has an adapter and the map is "attention" or "head"; otherwise a module that
             shares its weights with the model. `copy.deepcopy` it before you convert or train it.
         x: The input tokens, (n, d).
-        kind: A key of `MAPS`.
+        map: A key of `MAPS`, with its argument.
         layer: The layer; None for the whole model.
-        head: The head; None unless the kind is "head".
+        head: The head; None unless the map is "head".
     """
 
     f: SelfAttention | torch.nn.Module
     x: Float[Tensor, "n d"]
-    kind: str
+    map: str
     layer: int | None = None
     head: int | None = None
 
@@ -67,8 +72,9 @@ class AttentionMap(torch.nn.Module):
     """The attention of one layer as the network itself computes it: x (n, d) ↦ (n, d_out), or one head of it."""
 
     def __init__(self, attention: Attention, heads: int, head: int | None = None) -> None:
-        """Take the attention of a site, its number of heads, and the head if only one is wanted."""
+        """Take the attention of a site, the number of heads of the model, and the head if only one is wanted."""
         super().__init__()
+        heads = attention.heads or heads
         if head is not None and not 0 <= head < heads:
             raise InputError(f"expected a head from 0 to {heads - 1}, got {head}")
         self.attention, self.heads, self.selected = attention, heads, head
@@ -94,7 +100,7 @@ class AttentionMap(torch.nn.Module):
         return restrict_to_head(head) if self.attends else keep_head(head, self.heads)
 
     def _check_head(self, head: int) -> None:
-        """Raise InputError unless a head alone fills its own channels, with the values that it has beside the others."""
+        """Raise InputError unless a head alone fills its own channels, with its values beside the others."""
         whole = self._projection_input()
         with self._one_head(head):
             alone = self._projection_input()
@@ -149,18 +155,42 @@ class BlockMap(torch.nn.Module):
         return y if self.post_norm is None else self.post_norm(y)
 
 
-class LayerMap(torch.nn.Module):
-    """The whole Transformer layer."""
+class CallMap(torch.nn.Module):
+    """A captured call of a module: x (n, d) ↦ (n, d_out)."""
 
-    def __init__(self, site: Site) -> None:
-        """Take the site of the layer."""
+    def __init__(self, call: ModuleCall) -> None:
+        """Take the call."""
         super().__init__()
-        self.call = site.layer
-        self.attends = site.softmax is not None and site.softmax.attends
+        self.call = call
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the map at x (n, d)."""
         return self.call(self.call.batch(x)).flatten(0, -2)
+
+
+class LayerMap(CallMap):
+    """The whole Transformer layer."""
+
+    def __init__(self, site: Site) -> None:
+        """Take the site of the layer."""
+        super().__init__(site.layer)
+        self.attends = site.softmax is not None and site.softmax.attends
+
+
+class TokenwiseMap(torch.nn.Module):
+    """Modules that are applied to tokens one after the other: a normalisation, or an MLP."""
+
+    def __init__(self, *modules: torch.nn.Module) -> None:
+        """Take the modules, in their order."""
+        super().__init__()
+        self.steps = torch.nn.ModuleList(modules)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the map at x (n, d)."""
+        y = x.unsqueeze(0)
+        for step in self.steps:
+            y = first_tensor(step(y), step)
+        return y.reshape(x.shape[0], -1)
 
 
 class OwnTokenMap(torch.nn.Module):
@@ -223,85 +253,129 @@ class NetworkMap(torch.nn.Module):
         return super()._apply(fn, recurse)
 
 
-def map_at(site: Site, kind: str, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
-    """Return a map of one layer and its input tokens.
+def map_at(
+    model: Model, given: dict[str, Any], sites: dict[int, Site], choice: MapChoice, layer: int | None, head: int | None
+) -> tuple[torch.nn.Module, Tensor]:
+    """Return a map and its input tokens.
 
     Args:
-        site: The layer.
-        kind: A key of `MAPS` except "model".
-        heads: The number of heads.
-        head: The head, for the kind "head".
-        where: The layer in words, for error messages.
+        model: The model.
+        given: The keyword arguments that the network ran on.
+        sites: The sites of its layers: that of `layer`, or those that `site_numbers` names.
+        choice: The map.
+        layer: The layer; None for a map of the whole model.
+        head: The head, for the map "head".
 
     Returns:
         f, and its input (b, n, d).
 
     Raises:
-        InputError: The layer has no map of this kind.
+        InputError: The layer has no such map.
     """
-    check_tokens(site, kind, where)
-    taken: tuple[torch.nn.Module, Tensor] = deferred(MAPS[kind].take or "")(site, heads, head, where)
-    return taken
+    take = deferred(choice.type.take)
+    if layer is None:
+        return cast(tuple[torch.nn.Module, Tensor], take(model, given, sites, choice))
+    where = f"layer {layer} of {model.name}"
+    check_tokens(sites[layer], choice, where)
+    return cast(tuple[torch.nn.Module, Tensor], take(sites[layer], model.heads, head, where, choice.argument))
 
 
-def attention_map(site: Site, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
+def site_numbers(model: Model, choice: MapChoice, layer: int | None) -> list[int]:
+    """Return the layers whose sites a map needs."""
+    if layer is not None:
+        return [layer]
+    return [0]
+
+
+def attention_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
     """Return attention with its output projection, or one head of it, and its input."""
     return AttentionMap(site.require_softmax(), heads, head), site.attention.x
 
 
-def normed_map(site: Site, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
+def normed_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
     """Return attention after its normalisation, and its input."""
     attention = site.require_softmax()
     if site.norm is None or site.norm_input is None:
-        raise InputError(
-            f"normed: expected a normalisation whose output enters attention, got none in {where}; "
-            "measure the attention or the block"
-        )
+        raise _missing_norm("normed", where)
     return NormedMap(AttentionMap(attention, heads, head), site.norm), site.norm_input
 
 
-def layer_map(site: Site, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
+def layer_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
     """Return the whole Transformer layer, and its input."""
     return LayerMap(site), site.layer.x
 
 
-def block_map(site: Site, heads: int, head: int | None, where: str) -> tuple[torch.nn.Module, Tensor]:
+def block_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
     """Return attention with its residual connection, and its input."""
     softmax = site.require_softmax()
     attention = AttentionMap(softmax, heads, head)
     if not softmax.has_residual:
-        raise InputError(
-            f"block: expected attention to be added to what enters the layer, got another way in {where}; "
-            "measure the layer"
-        )
+        raise MissingMap(f"block: expected attention to be added to what enters the layer, got another way in {where}")
     f = NormedMap(attention, site.norm) if site.norm is not None and site.norm_in_layer else attention
     return BlockMap(f, softmax.after, softmax.post_norm), site.layer.x
 
 
-def check_tokens(site: Site, kind: str, where: str) -> None:
+def norm_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
+    """Return the normalisation whose output enters attention, and its input."""
+    if site.norm is None or site.norm_input is None:
+        raise _missing_norm("norm", where)
+    return TokenwiseMap(site.norm), site.norm_input
+
+
+def mlp_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
+    """Return the MLP of the layer, and its input."""
+    if site.mlp is None:
+        raise MissingMap(f"mlp: expected modules whose output is added to the tokens, got none in {where}")
+    return TokenwiseMap(*site.mlp.modules), site.mlp.x
+
+
+def mixer_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
+    """Return what mixes the tokens of a layer, as its modules compute it, and its input."""
+    if site.softmax is not None:
+        return AttentionMap(site.softmax, heads), site.attention.x
+    if site.mixer is None:
+        raise MissingMap(f"mixer: expected a module of the layer that mixes its tokens, got none in {where}")
+    return CallMap(site.mixer), site.mixer.x
+
+
+def network_map(
+    model: Model, given: dict[str, Any], sites: dict[int, Site], choice: MapChoice
+) -> tuple[torch.nn.Module, Tensor]:
+    """Return all layers with the final norm, and the input of layer 0."""
+    check_tokens(sites[0], choice, f"layer 0 of {model.name}")
+    return NetworkMap(model.instrumented, given, sites[0]), sites[0].layer.x
+
+
+def _missing_norm(name: str, where: str) -> MissingMap:
+    return MissingMap(f"{name}: expected a normalisation whose output enters attention, got none in {where}")
+
+
+def check_tokens(site: Site, choice: MapChoice, where: str) -> None:
     """Raise InputError unless the map takes one sequence of tokens (1, n, d), and depends on no others."""
-    x = site.layer.x if MAPS[kind].enters == "layer" else site.attention.x
+    inner = site.mixer if choice.name == "mixer" else None if choice.type.enters == "layer" else site.attention
+    x = (inner or site.layer).x
     if x.ndim != 3:
-        raise InputError(
-            f"{kind}: expected tokens (1, n, d) to enter {where}, got several streams of shape "
+        raise MissingMap(
+            f"{choice}: expected tokens (1, n, d) to enter {where}, got a tensor of shape "
             f"{tuple(x.shape)}; measure the attention"
         )
-    others = site.softmax.other_sources if site.softmax is not None and MAPS[kind].own_tokens else ""
+    others = site.softmax.other_sources if site.softmax is not None and choice.type.own_tokens else ""
     if others:
-        raise InputError(
-            f"{kind}: expected an attention whose queries, keys and values come from the same tokens, got "
+        raise MissingMap(
+            f"{choice}: expected an attention whose queries, keys and values come from the same tokens, got "
             f"{others} from elsewhere in {where}; measure the layer or the model"
         )
 
 
-def check_kind(kind: str, layer: int | None, head: int | None) -> None:
-    """Raise InputError unless kind, layer and head are consistent."""
-    if kind not in MAPS:
-        raise InputError(f"expected a kind of map among {', '.join(MAPS)}, got {kind!r}")
-    if (head is None) == (kind == "head"):
-        raise InputError(f'expected head= with kind "head" and only there, got kind {kind!r} and head {head!r}')
-    if (layer is None) == (kind != "model"):
-        raise InputError(f'expected a layer for every kind but "model", got kind {kind!r} and layer {layer!r}')
+def check_map(map: str, layer: int | None, head: int | None) -> MapChoice:
+    """Return the map that a name means; raise InputError unless layer and head go with it."""
+    choice = parse_map(map)
+    if (head is None) == (choice.name == "head"):
+        raise InputError(f'expected head= with map "head" and only there, got map {map!r} and head {head!r}')
+    if (layer is None) == choice.type.per_layer:
+        whole = " and ".join(f'"{name}"' for name, found in MAPS.items() if not found.per_layer)
+        raise InputError(f"expected a layer for every map but {whole}, got map {map!r} and layer {layer!r}")
+    return choice
 
 
 def read_norm(module: torch.nn.Module | None, x: Tensor | None, where: str) -> Normalisation:

@@ -105,7 +105,7 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
 
 
 def _sizes(config: Any, stack: str | None, name: str) -> tuple[int, int, int]:
-    """Return the number of layers, and the largest numbers of heads and of channels, which stages may have their own of.
+    """Return the number of layers, and the largest numbers of heads and of channels of a stage.
 
     Raises:
         InputError: The config does not say how many layers there are, or how wide they are.
@@ -119,8 +119,8 @@ def _sizes(config: Any, stack: str | None, name: str) -> tuple[int, int, int]:
     if not (_is_int(layers) and _is_int(width)):
         missing = "a number of layers" if not _is_int(layers) else "a width"
         raise InputError(
-            f"model {name!r}: expected a config that gives its layers and their width, got {config.model_type!r} without "
-            f"{missing}; choose another model (howsmooth models)"
+            f"model {name!r}: expected a config that gives its layers and their width, got {config.model_type!r} "
+            f"without {missing}; choose another model (howsmooth models)"
         )
     heads = heads if _is_int(heads) else 0 if heads is None else -1
     if min(layers, width) < 1 or heads < 0 or (heads == 0 and getattr(config, "num_attention_heads", None) == 0):

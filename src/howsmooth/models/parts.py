@@ -8,22 +8,33 @@ They follow from the data flow of one forward pass:
     after           modules that are applied to the projection's output alone, before it is added to the residual
                     stream (Gemma's second norm, DINOv2's layer scale)
     post_norm       the norm of a post-norm layer, applied to the sum of the stream and attention
-
-Tensors are identified by their address: all of them are kept alive while a layer runs, so that no address is used twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.models.calls import ModuleCall
+from howsmooth.models.calls import (
+    CompletedCall,
+    ModuleCall,
+    RunningCall,
+    SoftmaxCall,
+    applied_to,
+    is_close,
+    is_norm,
+    is_same,
+)
+from howsmooth.models.mlp import Mlp, find_mlp
 from howsmooth.models.tracing import check_repeats, find_attention, is_matrix, mixes_tokens
+
+
+class MissingMap(InputError):
+    """A layer, or a family, has no such map; `Model.map_at` adds the names of those it has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +52,7 @@ class Attention:
         other_sources: What attention takes from other tokens than `call.x`, in words; "" for nothing.
         attends: Whether it is computed by `attend`; otherwise by the module's own code.
         direct: Whether the heads enter the projection as they are, without a gate or a norm.
+        heads: The number of heads, where `attend` computes them; stages of a network may have their own.
     """
 
     call: ModuleCall
@@ -53,6 +65,7 @@ class Attention:
     other_sources: str
     attends: bool
     direct: bool
+    heads: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +81,7 @@ class Site:
         norm_in_layer: Whether it was applied to the input of the layer.
         softmax: The softmax self-attention of the layer; None if it has none.
         missing: Returns the error that says why there is none.
+        mlp: The MLP of the layer, where it was recognised.
     """
 
     layer: ModuleCall
@@ -76,7 +90,8 @@ class Site:
     norm_input: Tensor | None
     norm_in_layer: bool
     softmax: Attention | None
-    missing: Callable[[], InputError]
+    missing: Callable[[], MissingMap]
+    mlp: Mlp | None
 
     def require_softmax(self) -> Attention:
         """Return the softmax self-attention; raise InputError if there is none."""
@@ -100,76 +115,7 @@ class Site:
         return self.require_softmax().output
 
 
-@dataclass(eq=False)
-class CompletedCall:
-    """A call that has returned. `copy` is the output as it was returned: later code may modify it in place.
-
-    `earlier` is how many calls of the module had returned before.
-    """
-
-    module: torch.nn.Module
-    earlier: int
-    x: Tensor
-    y: Tensor
-    copy: Tensor
-    running: RunningCall
-    is_direct: bool  # called by the layer itself
-
-    @property
-    def unary(self) -> bool:
-        """Whether the module was called with one argument."""
-        return len(self.running.args) + len(self.running.kwargs) == 1
-
-
-@dataclass(eq=False)
-class SoftmaxCall:
-    """A softmax, or a call of the attention function, in a running layer.
-
-    Attributes:
-        around: The calls that were running inside the layer, the innermost first.
-        before: How many calls had completed in the layer.
-        norms: The last norms that had completed in the network.
-        heads: What the attention function returned; None for a softmax in a module's own code.
-    """
-
-    around: list[RunningCall]
-    before: int
-    norms: list[CompletedCall]
-    heads: Tensor | None
-
-
-@dataclass(eq=False)
-class RunningCall:
-    """A call that has not returned yet, with the calls that completed inside it if it is a layer.
-
-    Attributes:
-        module: The module.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
-        is_layer: Whether it is a layer.
-        listed: Its number by its place in the list of layers.
-        completed: The calls that have completed in the layer.
-        attended: Its first call of the attention function for self-attention.
-        softmaxes: The softmax calls of modules with code of their own.
-        has_layer: Whether a layer in it has been recorded.
-    """
-
-    module: torch.nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    is_layer: bool
-    listed: int | None
-    completed: list[CompletedCall] = field(default_factory=list)
-    attended: SoftmaxCall | None = None
-    softmaxes: list[SoftmaxCall] = field(default_factory=list)
-    has_layer: bool = False
-
-    def as_function(self) -> ModuleCall:
-        """Return the call as a function of its hidden states."""
-        return ModuleCall(self.module, self.args, self.kwargs)
-
-
-def build_site(running: RunningCall, output: Tensor, where: str, refuse: Callable[[str], InputError]) -> Site:
+def build_site(running: RunningCall, output: Tensor, where: str, refuse: Callable[[str], MissingMap]) -> Site:
     """Return the site of a layer that has returned `output`.
 
     Args:
@@ -188,24 +134,27 @@ def build_site(running: RunningCall, output: Tensor, where: str, refuse: Callabl
     else:
         check_repeats(layer, output, where)
         found = _search(running, layer)
+    mixer: ModuleCall | None
+    norm: CompletedCall | None = None
     if isinstance(found, str):
-        mixer, norm = _find_mixer(running), None
+        mixing, softmax, reason = _find_mixer(running), None, found
+        mixer = None if mixing is None else mixing.running.as_function()
         if mixer is not None:
-            norm = next((call for call in running.completed if is_norm(call.module) and _is_same(call.y, mixer.x)), None)
-        softmax, reason = None, found
+            norm = next((call for call in running.completed if is_norm(call.module) and is_same(call.y, mixer.x)), None)
     else:
-        mixer, reason = found.call, ""
-        norm = next((call for call in reversed(found.used.norms) if _is_same(call.y, mixer.x)), None)
+        mixing, mixer, reason = found.projection, found.call, ""
+        norm = next((call for call in reversed(found.used.norms) if is_same(call.y, found.call.x)), None)
         softmax = _describe_attention(running, layer, output, found, norm)
-    in_layer = norm is not None and _is_same(norm.x, layer.x)
+    added = layer.x.new_zeros(0) if mixing is None else applied_to(mixing, running.completed)[1]
     return Site(
         layer,
         mixer,
         None if norm is None else norm.module,
         None if norm is None else norm.x,
-        in_layer,
+        norm is not None and is_same(norm.x, layer.x),
         softmax,
         lambda: refuse(reason),
+        find_mlp(running, layer.x, added, output),
     )
 
 
@@ -234,14 +183,13 @@ def _search(running: RunningCall, layer: ModuleCall) -> _Found | str:
     return reason
 
 
-def _find_mixer(running: RunningCall) -> ModuleCall | None:
+def _find_mixer(running: RunningCall) -> CompletedCall | None:
     """Return the first call of the layer itself whose output at one token depends on another token."""
     for call in running.completed:
         if call.is_direct and call.x.ndim == 3 and call.x.is_floating_point():
             try:
-                function = call.running.as_function()
-                if mixes_tokens(function):
-                    return function
+                if mixes_tokens(call.running.as_function()):
+                    return call
             except (InputError, RuntimeError, TypeError, ValueError, IndexError, AttributeError):
                 continue  # it needs more than its hidden states, or cannot be called a second time
     return None
@@ -251,22 +199,16 @@ def _describe_attention(
     running: RunningCall, layer: ModuleCall, output: Tensor, found: _Found, norm: CompletedCall | None
 ) -> Attention:
     later = running.completed[found.used.before :]
-    y, after = found.projection.y, []
-    for call in later:
-        if call.unary and _is_same(call.x, y) and call.y.shape == y.shape and not _is_same(call.y, y):
-            after.append(call.module)
-            y = call.copy
+    after, y = applied_to(found.projection, later)
     post_norm, sum_found = None, False
     if y.numel() == layer.x.numel():  # MobileBERT's attention is narrower, Gemma 3n has several streams
         stream = layer.x + y.view_as(layer.x)
-        if any(is_norm(call.module) and _is_same(call.y, output) for call in later):  # post-norm: a norm comes last
-            post_norm = next(
-                (call.module for call in later if is_norm(call.module) and _is_close(call.x, stream)), None
-            )
+        if any(is_norm(call.module) and is_same(call.y, output) for call in later):  # post-norm: a norm comes last
+            post_norm = next((call.module for call in later if is_norm(call.module) and is_close(call.x, stream)), None)
             sum_found = post_norm is not None
         else:
-            sum_found = any(_is_close(call.x, stream) or _is_close(call.copy, output - stream) for call in later)
-    norm_in_layer = norm is not None and _is_same(norm.x, layer.x)
+            sum_found = any(is_close(call.x, stream) or is_close(call.copy, output - stream) for call in later)
+    norm_in_layer = norm is not None and is_same(norm.x, layer.x)
     return Attention(
         found.call,
         found.projection.module,
@@ -274,10 +216,11 @@ def _describe_attention(
         found.projection.copy,
         tuple(after),
         post_norm,
-        sum_found and (norm_in_layer or _is_same(found.call.x, layer.x)),
+        sum_found and (norm_in_layer or is_same(found.call.x, layer.x)),
         _describe_other_sources(found.call),
         attends=found.used.heads is not None,
         direct=found.direct,
+        heads=None if found.used.heads is None else found.used.heads.shape[2],
     )
 
 
@@ -285,7 +228,7 @@ def _direct_projection(later: list[CompletedCall], used: SoftmaxCall) -> Complet
     """Return the call of the matrix that was applied to the heads as they are."""
     heads = used.heads
     matrix = next(
-        (call for call in later if heads is not None and is_matrix(call.module) and _is_same(call.x, heads)), None
+        (call for call in later if heads is not None and is_matrix(call.module) and is_same(call.x, heads)), None
     )
     return None if matrix is None else _with_wrapper(later, matrix)
 
@@ -299,8 +242,8 @@ def _with_wrapper(later: list[CompletedCall], matrix: CompletedCall) -> Complete
         call
         for call in reversed(later)
         if call.unary
-        and _is_same(call.x, matrix.x)
-        and not _is_same(call.y, matrix.y)
+        and is_same(call.x, matrix.x)
+        and not is_same(call.y, matrix.y)
         and any(module is matrix.module for module in call.module.modules())
     )
     return next(wrappers, matrix)
@@ -310,28 +253,3 @@ def _describe_other_sources(attention: ModuleCall) -> str:
     if getattr(attention.module, "is_kv_shared_layer", False):
         return "keys and values of a layer below"
     return " and ".join(attention.other_sources())
-
-
-def is_cross_attention(call: RunningCall) -> bool:
-    """Return whether a call is one of cross attention."""
-    others = (call.kwargs.get(name) for name in ("key_value_states", "encoder_hidden_states"))
-    cross = getattr(call.module, "is_cross_attention", False) or "Cross" in type(call.module).__name__
-    return bool(cross) or any(other is not None for other in others)
-
-
-def is_norm(module: torch.nn.Module) -> bool:
-    """Return whether a module is a normalisation, by the name of its class."""
-    return "norm" in type(module).__name__.lower()
-
-
-def _is_same(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors are the same memory, up to their shape."""
-    return a.data_ptr() == b.data_ptr() and a.numel() == b.numel() and a.dtype == b.dtype
-
-
-def _is_close(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors agree up to rounding and up to their shape."""
-    if a.numel() != b.numel() or not a.is_floating_point():
-        return False
-    gap = (a.reshape(-1) - b.reshape(-1)).abs().max()
-    return bool(gap <= 50 * torch.finfo(b.dtype).eps * (1 + b.abs().max()))

@@ -1,7 +1,7 @@
 """Where a network computes attention, found by observing one forward pass instead of listing architectures.
 
-`howsmooth.models.hook` reports each call of the attention function, and a mode of PyTorch each softmax in a module's own
-code. The stack of running modules at that moment gives the attention module and the layer around it;
+`howsmooth.models.hook` reports each call of the attention function, and a mode of PyTorch each softmax in a module's
+own code. The stack of running modules at that moment gives the attention module and the layer around it;
 `howsmooth.models.parts` reads the other modules of the layer off its data flow. A call of a module is kept with all its
 arguments (`ModuleCall`), as a function of its hidden states.
 """
@@ -18,17 +18,17 @@ from torch import Tensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from howsmooth.errors import InputError
-from howsmooth.models.calls import first_or_none, first_tensor
-from howsmooth.models.hook import observe_attention
-from howsmooth.models.parts import (
+from howsmooth.models.calls import (
     CompletedCall,
     RunningCall,
-    Site,
     SoftmaxCall,
-    build_site,
+    first_or_none,
+    first_tensor,
     is_cross_attention,
     is_norm,
 )
+from howsmooth.models.hook import observe_attention
+from howsmooth.models.parts import MissingMap, Site, build_site
 from howsmooth.models.tracing import edit_softmax
 
 
@@ -70,8 +70,8 @@ def find_sites(
     if wanted <= _run(second).keys():
         return second.found
     raise InputError(
-        f"expected layer {min(wanted - second.found.keys())} of {type(network).__name__} to be a module that takes tokens, got "
-        "none; measure the model"
+        f"expected layer {min(wanted - second.found.keys())} of {type(network).__name__} to be a module that takes "
+        "tokens, got none; measure the model"
     )
 
 
@@ -241,14 +241,12 @@ class _SiteRecorder:
         if self.wanted <= self.found.keys():
             raise StopForward
 
-    def _refuse(self, where: str, reason: str) -> InputError:
+    def _refuse(self, where: str, reason: str) -> MissingMap:
         """Return the error for a layer without softmax self-attention, which names the layers that have it."""
         try:
             sites = find_sites(self.network, self.inputs, range(self.total or 0), self.scope_name, self.total)
         except InputError:
             sites = {}
         others = [str(number) for number, site in sorted(sites.items()) if site.softmax is not None]
-        remedy = f"choose a layer with it ({', '.join(others)}), or " if others else ""
-        return InputError(
-            f"expected softmax self-attention in {where}, got {reason}; {remedy}measure the layer or the model"
-        )
+        remedy = f" (layers {', '.join(others)} have it)" if others else ""
+        return MissingMap(f"expected softmax self-attention in {where}, got {reason}{remedy}")

@@ -61,7 +61,8 @@ def keep_head(head: int, heads: int) -> Iterator[None]:
         axis = next((a for a in _HEAD_AXES.get(weights.ndim, ()) if weights.shape[a] == heads), None)
         if axis is None:
             raise InputError(
-                f"expected attention weights (b, {heads} heads, n, n), got {tuple(weights.shape)}; measure the attention"
+                f"expected attention weights (b, {heads} heads, n, n), got {tuple(weights.shape)}; "
+                "measure the attention"
             )
         kept = (torch.arange(heads, device=weights.device) == head).to(weights)
         return weights * kept.view([-1 if a == axis else 1 for a in range(weights.ndim)])
@@ -75,7 +76,7 @@ _HEAD_AXES = {3: (0,), 4: (1, 2)}  # by the number of axes of the weights; Longf
 
 @dataclass(frozen=True, eq=False)
 class FoundAttention:
-    """The attention module of a layer, its output projection, and how often that had been called in the layer before."""
+    """The attention module of a layer, its output projection, and how often the layer had called that before."""
 
     module: torch.nn.Module
     projection: torch.nn.Module

@@ -516,7 +516,7 @@ def resolve(model: Model, corpus: Corpus | None, spec: ModelSpec) -> ModelSpec:
     (find_question(spec.question).inputs or inputs_of)(model, corpus, spec)
     return spec.model_copy(
         update={
-            "layers": spec.layers if spec.map_name == "model" else chosen_layers(model, spec),
+            "layers": chosen_layers(model, spec) if spec.map_type.per_layer else spec.layers,
             "heads": chosen_heads(model, spec) if spec.map_name == "head" else None,
         }
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
+from howsmooth import choices
 from howsmooth.lazy import deferred
 from howsmooth.norms import NORMS
 from howsmooth.questions.artefacts import FolderName, file_name, make_artefact_folder
@@ -47,12 +48,12 @@ class FeatureAttackSpec(ModelSpec):
 
     samples: Samples = 1
     objective: Annotated[
-        Literal["output", "next-token", "cosine"],
+        Literal[*choices.FEATURE_OBJECTIVES],  # type: ignore[valid-type]
         option(
             "What to change: the last hidden states, the next token's distribution (KL), or the mean embedding "
             "(cosine)."
         ),
-    ] = "output"
+    ] = choices.OUTPUT
     budget: Annotated[
         tuple[float, ...],
         numbers("0.001,0.01,0.1"),
@@ -204,9 +205,9 @@ def _unit(spec: FeatureAttackSpec, target: Target) -> float:
 def _objective(spec: FeatureAttackSpec, model: Model) -> FeatureObjective:
     from howsmooth.attack.feature import NextToken, OutputChange, Similarity
 
-    if spec.objective == "next-token":
+    if spec.objective == choices.NEXT_TOKEN:
         return NextToken(model.language_head)
-    return Similarity() if spec.objective == "cosine" else OutputChange()
+    return Similarity() if spec.objective == choices.COSINE else OutputChange()
 
 
 class Baselines:

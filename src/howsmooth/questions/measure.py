@@ -52,10 +52,10 @@ QUANTITIES = {
         "howsmooth.questions.quantities:released",
         every_token=True,
     ),
-    "scripts": Quantity(
+    "released-map": Quantity(
         "√‖Jᵀf‖",
-        "the same at the scripts' own map",
-        "howsmooth.questions.quantities:scripts",
+        "the same for the scripts' own map",
+        "howsmooth.questions.quantities:released_map",
         every_token=True,
         maps=("attention",),
     ),

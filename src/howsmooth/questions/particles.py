@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from howsmooth.dynamics.declaration import EXAMPLE_NAMES, AttentionKind, Example, read_example
+from howsmooth.dynamics.declaration import EXAMPLE_NAMES, AttentionName, Example, read_example
 from howsmooth.dynamics.overrides import override_example
 from howsmooth.dynamics.solver_settings import SOLVERS
 from howsmooth.errors import InputError
@@ -138,7 +138,7 @@ class ParticlesSpec(FlowFields, Spec):
     dim: Annotated[int | None, whole(), option("Dimension of tokens.  [default: the file's]", metavar="NUMBER")] = None
     size: Annotated[float | None, POSITIVE, option("Spread of the initial tokens.", metavar="NUMBER")] = None
     seed: _FileSeed = None  # type: ignore[assignment]
-    attention: Annotated[AttentionKind | None, option("Kind of attention.  [default: the file's]")] = None
+    attention: Annotated[AttentionName | None, option("Which attention.  [default: the file's]")] = None
     causal: Annotated[bool | None, option("Whether attention is causal.")] = None
     coordinates: Annotated[
         Literal["tokens", "renormalised"] | None, option("Coordinates of the flow: x, or z with x = exp(tV) z.")
@@ -268,7 +268,7 @@ def follow(
     }
     facts = {
         **shared,
-        "attention": declared.attention.kind,
+        "attention": declared.attention.name,
         "sphere": declared.flow.sphere,
         "tol": declared.watch.tol,
         **trajectory.as_record(),

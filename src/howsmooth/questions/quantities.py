@@ -86,13 +86,13 @@ def released(point: EvaluationPoint) -> list[dict[str, Any]]:
     return _released(point.f, point.x)
 
 
-def scripts(point: EvaluationPoint) -> list[dict[str, Any]]:
+def released_map(point: EvaluationPoint) -> list[dict[str, Any]]:
     """Return √‖Jᵀ f(X)‖ of the map that the published scripts differentiate.
 
     With dropout the two draws of Jᵀf differ, and the scripts return the square root of their mean product.
     """
     if point.model is None or point.layer is None:
-        raise InputError("expected a layer of a model for the quantity scripts, got another map; measure attention")
+        raise InputError("expected a layer of a model for the quantity released-map, got none; measure attention")
     if uses_dropout(point.model) and point.token_ids is not None:
         found, seed = [], point.solver.seed
         assert isinstance(seed, int)  # a generator has no place in a spec

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
+from howsmooth.choices import CUTTINGS, FORMATS, STOPS
 from howsmooth.errors import InputError, describe_validation_errors
-from howsmooth.models.map_types import MAPS
+from howsmooth.models.map_types import MAPS, MapType, parse_map
 from howsmooth.questions.fields import (
     Index,
     Indices,
@@ -61,22 +62,21 @@ def about_maps(names: Iterable[str] = MAPS) -> str:
 
 
 def map_among(names: Iterable[str] = MAPS) -> Any:
-    """Return the check of a map's name.
+    """Return the parser of a map's name, with its argument.
 
     Example:
         >>> map_among(("attention", "head")).func("block")
         Traceback (most recent call last):
         ...
-        ValueError: expected a map among attention, head, got 'block'
+        howsmooth.errors.InputError: expected a map among attention, head, got 'block'
     """
     allowed = tuple(names)
+    return AfterValidator(lambda name: None if name is None else str(parse_map(name, allowed)))
 
-    def check(name: str | None) -> str | None:
-        if name is not None and name not in allowed:
-            raise ValueError(f"expected a map among {', '.join(allowed)}, got {name[:60]!r}")
-        return name
 
-    return AfterValidator(check)
+def map_syntax(names: Iterable[str] = MAPS) -> str:
+    """Return the names of maps as the help shows them, each with its arguments."""
+    return "|".join(name + MAPS[name].syntax.replace("|", ",") for name in names)
 
 
 class ModelChoice(StrictModel):
@@ -156,7 +156,7 @@ class TextChoice(StrictModel):
 
     source: Annotated[str, Field(min_length=1)]
     name: str | None = None
-    format: Literal["auto", "text", "ag_news"] = "auto"
+    format: Literal[*FORMATS] = "auto"  # type: ignore[valid-type]  # the names of the registry
     split: str = "test"
     column: str | None = None
     subset: str | None = None
@@ -165,7 +165,7 @@ class TextChoice(StrictModel):
 class EngineSpec(StrictModel):
     """Where tasks run: processes of this machine, or a Ray cluster."""
 
-    kind: Annotated[Literal["local", "ray"], Field(description="Processes of this machine, or a Ray cluster.")] = (
+    name: Annotated[Literal["local", "ray"], Field(description="Processes of this machine, or a Ray cluster.")] = (
         "local"
     )
     workers: Annotated[
@@ -195,9 +195,9 @@ class EngineSpec(StrictModel):
 
     @model_validator(mode="after")
     def _check_address(self) -> EngineSpec:
-        if self.address is not None and self.kind != "ray":
+        if self.address is not None and self.name != "ray":
             raise ValueError(
-                f"expected an address only with ray, got {self.address[:60]!r} with {self.kind}; choose ray"
+                f"expected an address only with ray, got {self.address[:60]!r} with {self.name}; choose ray"
             )
         return self
 
@@ -340,7 +340,7 @@ class ModelSpec(Spec):
         ),
     ] = None
     cutting: Annotated[
-        Literal["consecutive", "documents", "prefixes"],
+        Literal[*CUTTINGS],  # type: ignore[valid-type]
         Field(description="How chunks are cut: one after the other, a document each, or nested prefixes."),
     ] = "consecutive"
     special_tokens: Annotated[
@@ -358,7 +358,7 @@ class ModelSpec(Spec):
     map: Annotated[
         str | None,
         map_among(),
-        option(f"Map to measure: {about_maps()}.  [default: attention, or head with heads]", metavar="|".join(MAPS)),
+        option(f"Map to measure: {about_maps()}.  [default: attention, or head with heads]", metavar=map_syntax()),
     ] = None
     tokens: Annotated[
         tuple[Literal["all", "no-special", "no-first"], ...],
@@ -388,7 +388,7 @@ class ModelSpec(Spec):
         ),
     ] = "auto"
     stop: Annotated[
-        Literal["interval", "residual"],
+        Literal[*STOPS],  # type: ignore[valid-type]
         Field(
             description="Stop on the certified width, or earlier, on the residual: half precision then certifies a "
             "lower end alone."
@@ -455,15 +455,20 @@ class ModelSpec(Spec):
         return self.map or ("attention" if self.heads is None else "head")
 
     @property
+    def map_type(self) -> MapType:
+        """The entry of the map in `MAPS`."""
+        return parse_map(self.map_name).type
+
+    @property
     def is_attention(self) -> bool:
         """Whether the map is attention or one of its heads."""
-        return MAPS[self.map_name].by_weights
+        return self.map_type.by_weights
 
     @property
     def estimates(self) -> int:
         """Number of pairs of a map and an input; layers and heads have to be numbers (`resolve`)."""
         heads = 1 if self.heads is None else len(self.heads)
-        return len(self.lengths) * self.samples * (1 if self.map_name == "model" else len(self.layers)) * heads
+        return len(self.lengths) * self.samples * (len(self.layers) if self.map_type.per_layer else 1) * heads
 
     @property
     def chooses_inputs(self) -> bool:

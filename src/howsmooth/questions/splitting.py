@@ -25,7 +25,7 @@ from howsmooth.records.schema import Count, ModelRecord, Number
 if TYPE_CHECKING:
     from howsmooth.questions.work import Work
 
-_NAMES = tuple(name for name in MAPS if name != "model")  # the criterion is that of one layer
+_NAMES = tuple(name for name in MAPS if MAPS[name].attends)  # the criterion is that of one layer
 _MAX_SPLIT_TOKENS = 8  # how many of the tokens that split a record names
 
 

@@ -17,7 +17,7 @@ from howsmooth.records.schema import Count, ModelRecord, Number
 if TYPE_CHECKING:
     from howsmooth.questions.work import Work
 
-_NAMES = tuple(name for name in MAPS if name not in ("head", "model"))
+_NAMES = tuple(name for name in MAPS if MAPS[name].attends and name != "head")
 
 
 class SplittingCopiesSpec(SplittingSpec):

@@ -55,11 +55,11 @@ _STYLES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
         "released formula, described map",
         {"colour": 1, "marker_index": 1, "law_linestyle": "dashed", "hollow_markers": True},
     ),
-    ("attention", "scripts"): (
+    ("attention", "released-map"): (
         "as released: formula and map",
         {"colour": 3, "marker_index": 2, "law_linestyle": "dotted", "hollow_markers": True},
     ),
-    ("scripts", "scripts"): (
+    ("scripts", "released-map"): (
         "as released: formula, map and input",
         {"colour": 3, "marker_index": 2, "law_linestyle": "dotted", "hollow_markers": True},
     ),

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from howsmooth.models.map_types import MAPS
+from howsmooth.models.map_types import is_map, parse_map
 from howsmooth.questions.measure import QUANTITIES
 from howsmooth.records import CURVE
 from howsmooth.texts.corpora import corpus_name
@@ -172,7 +172,7 @@ def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None]
 
 def plural_of(name: str) -> str:
     """Return what several maps of a name are called in a title; a record of another version may have other maps."""
-    return MAPS[name].plural if name in MAPS else "maps"
+    return parse_map(name).type.plural if is_map(name) else "maps"
 
 
 def bound_title(record: dict[str, Any]) -> str:

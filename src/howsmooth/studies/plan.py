@@ -19,7 +19,7 @@ from howsmooth.lipschitz import jacobian
 from howsmooth.models import Model
 from howsmooth.models.identity import model_identity
 from howsmooth.models.loading import cached_model
-from howsmooth.models.map_types import MAP_VERSION, MAPS
+from howsmooth.models.map_types import MAP_VERSION
 from howsmooth.models.memory import free_memory, solver_memory_limit
 from howsmooth.questions import find_question
 from howsmooth.questions.inputs import (
@@ -196,7 +196,7 @@ class Plan:
     @property
     def in_process(self) -> bool:
         """Whether the bundles run in this process."""
-        return self.spec.engine.kind == "local" and self.spec.engine.workers == 0
+        return self.spec.engine.name == "local" and self.spec.engine.workers == 0
 
     def _coordinates(
         self, planned: PlannedModel | None = None, n: int = 0, samples: Sequence[int] = ()
@@ -253,7 +253,7 @@ class Plan:
             "product_dtype": _dtype_name(solver.product_dtype),
         }
         hashed = {
-            "version": MAPS[spec.map_name].version,
+            "version": spec.map_type.version,
             "question": spec.question,
             "model": planned.identity,
             "name": planned.model_spec.label,
@@ -433,7 +433,7 @@ def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None, *, fro
         >>> plan.count, plan.in_process
         (8, True)
     """
-    spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"kind": "local", "workers": 0})})
+    spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"name": "local", "workers": 0})})
     if not isinstance(spec, ModelSpec):
         raise InputError(f"expected a question about models, got {spec.question}; use prepare")
     corpora = () if spec.inputs != "text" else (corpus,) if corpus is not None else read_texts(spec)
@@ -469,7 +469,7 @@ def plan_model(
         dtype=_dtype_name(model.dtype) or "",
         width=model.width,
         weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-        layers=layers if spec.per_layer and spec.map_name != "model" else (None,),
+        layers=layers if spec.per_layer and spec.map_type.per_layer else (None,),
         heads=heads,
         inputs=inputs,
         solve_bytes=solve_bytes,

@@ -185,7 +185,7 @@ def _run_remaining(plan: Plan, store: Store, state: Progress, progress: Callable
 def select_engine(plan: Plan) -> Callable[..., Generator[list[Any], None, None]]:
     """Return the engine of a plan, as a function of bundles and work."""
     engine = plan.engine
-    if engine.kind == "ray":
+    if engine.name == "ray":
         from howsmooth.studies.engines.ray_engine import ray_engine
 
         return partial(ray_engine, address=engine.address, cpus=engine.cpus, gpus=engine.gpus, retries=engine.retries)

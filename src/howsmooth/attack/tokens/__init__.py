@@ -10,7 +10,7 @@ from howsmooth.attack.tokens.problem import TargetModel, TextProblem
 from howsmooth.attack.verification import Verification
 from howsmooth.attack.verification import verify_text as verify
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Random, HotFlip, Greedy, Probe, Singular)}
+METHODS: dict[str, type[Method]] = {method.name: method for method in (Random, HotFlip, Greedy, Probe, Singular)}
 
 __all__ = [
     "attack_text",

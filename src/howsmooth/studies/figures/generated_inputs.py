@@ -53,7 +53,7 @@ ADVERSARIAL: tuple[Request, ...] = (
     (f"attention{OTHER_SIGN}", "lipschitz"),
     (f"attention{AT_SCRIPTS_INPUT}", "lipschitz"),
     ("attention", "released"),
-    ("scripts", "scripts"),
+    ("scripts", "released-map"),
 )
 SYNTHETIC: tuple[Request, ...] = (("attention", "lipschitz"), ("attention", "released"))
 BOUNDS: tuple[Request, ...] = (("this_project.upper", "bound"), ("this_project.two_point_lower", "bound"))
@@ -202,7 +202,7 @@ def _bound(attention: Any, name: str, job: Job) -> dict[str, Any]:
 
 def _measure(f: Any, x: Tensor, quantity: str, solver: Solver) -> dict[str, Any]:
     point = EvaluationPoint(f, x, None, None, None, None, solver)
-    (values,) = compute_quantity("released" if quantity == "scripts" else quantity, point)
+    (values,) = compute_quantity("released" if quantity == "released-map" else quantity, point)
     values.pop("direction_shares", None)
     return values
 
