@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from howsmooth.attack.checks import check_count, check_seed, check_size, single_estimate
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Refused
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.two_points import two_points
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import Estimate, local_lipschitz
+from howsmooth.lipschitz.estimate import Estimate
+from howsmooth.lipschitz.local import local_lipschitz
 
 SIGN_TOLERANCE = 1e-2  # relative width of the intervals by which `castin` compares both signs
 GROUP_DISTANCES = [2.0**-i for i in range(1, 9)]  # of the group that attends to a far token, relative to the radius

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from howsmooth.attention import Normalisation, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
 from howsmooth.models.calls import ModuleCall, first_tensor
@@ -54,6 +55,7 @@ class MapAt:
         map: A key of `MAPS`, with its argument.
         layer: The layer; None for the whole model.
         head: The head; None unless the map is "head".
+        module: The module of the network that computes the layer's attention, or what is in its place.
     """
 
     f: SelfAttention | torch.nn.Module
@@ -61,6 +63,7 @@ class MapAt:
     map: str
     layer: int | None = None
     head: int | None = None
+    module: torch.nn.Module | None = None
 
     def __call__(self) -> Tensor:
         """Return f(x)."""

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import Estimate, jacobian, local_lipschitz
-from howsmooth.models import Model
+from howsmooth.lipschitz.estimate import Estimate
+from howsmooth.lipschitz.local import jacobian, local_lipschitz
 from howsmooth.models.memory import solver_memory_limit
+from howsmooth.models.model import Model
 from howsmooth.models.released_scripts import script_map, uses_dropout, vjps_under_dropout
 from howsmooth.questions.measure import QUANTITIES
-from howsmooth.spectral import Solver
+from howsmooth.spectral.solver import Solver
 
 _NO_INTERVAL = dict.fromkeys(("lower", "upper", "confidence", "residual", "steps", "seed", "seconds", "relative"))
 NUM_TOP_TOKENS = 3  # how many tokens of the direction a record names

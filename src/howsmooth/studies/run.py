@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from howsmooth.models import Model
+from howsmooth.models.model import Model
 from howsmooth.questions.spec import Spec, refuse_connection
 from howsmooth.studies.plan import Plan, prepare, prepare_model
 from howsmooth.studies.store import Store, description_of
