@@ -30,8 +30,8 @@ class Family:
 
 HOW = {
     "formula": "exact formula",
-    "attend": "autodiff of `attend`",
-    "autodiff": "autodiff of the module",
+    "attend": "autodiff (attend)",
+    "autodiff": "autodiff (module)",
     "refused": "refused",
 }
 
