@@ -28,12 +28,7 @@ class Family:
     part: str | None = None
 
 
-HOW = {
-    "formula": "exact formula",
-    "attend": "autodiff (attend)",
-    "autodiff": "autodiff (module)",
-    "refused": "refused",
-}
+HOW = {"formula": "exact formula", "attend": "autodiff (attend)", "autodiff": "autodiff (module)", "refused": "refused"}
 
 FAMILIES = (
     Family(
