@@ -149,6 +149,11 @@ class Measurement(ModelRecord, kind="measurement"):
     shares: list[float] | None = None
     words: list[str] | None = None
     notes: list[str] | None = None
+    training_step: Count | None = None  # of a monitor, as are the statistics of attention
+    largest_logit: float | None = None
+    entropy: float | None = None
+    sink_share: float | None = None
+    sink_position: Count | None = None
 
 
 def places(spec: MeasureSpec, scope: Scope) -> Iterator[dict[str, Any]]:
