@@ -109,12 +109,14 @@ class TestBadInput:
 
     def test_another_width_is_refused_by_layer(self, pair, tmp_path):
         wide = save(tmp_path / "wide", n_embd=24)
-        with pytest.raises(InputError, match=r"expected maps of the same tokens, got \(6, 16\) in .* \(6, 24\) .* layer 0"):
+        with pytest.raises(
+            InputError, match=r"expected maps of the same tokens, got \(6, 16\) .* \(6, 24\) .* layer 0"
+        ):
             howsmooth.compare(pair[0], wide, TEXT, **FIELDS)
 
     def test_fewer_layers_are_refused_by_layer(self, pair, tmp_path):
         short = save(tmp_path / "short", n_layer=1)
-        with pytest.raises(InputError, match="layers of .* between 0 and 0, got 1|expected layer 1 in both models"):
+        with pytest.raises(InputError, match=r"layers of .* between 0 and 0, got 1|expected layer 1 in both models"):
             howsmooth.compare(pair[0], short, TEXT, layers=[0, 1], **FIELDS)
 
     def test_another_tokenizer(self, pair, tmp_path, monkeypatch):
