@@ -137,13 +137,14 @@ def _rungs(key: tuple[int, int | None, int], records: Sequence[dict[str, Any]]) 
     text = _log(measured["value"])
     limit = None if measured["upper"] is None else _log(measured["upper"])
     yield Rung(*key, "the text", text, limit, "measured", "" if limit is None else "certified", text)
-    for eps in sorted({record["eps"] for record in balls}):
-        at = [record for record in balls if record["eps"] == eps]
+    for norm, eps in sorted({(record.get("norm", "token"), record["eps"]) for record in balls}):
+        at = [record for record in balls if (record.get("norm", "token"), record["eps"]) == (norm, eps)]
+        near_text = f"within {eps:g} of it" if norm == "token" else f"within {eps:g} in all"
         near = max(_log(record["found"]["value"]) for record in at)
         limits = [record["log_certified"] for record in at]
         certified = None if None in limits else max(limits)  # for the text with the largest constant, whichever it is
         by = "" if certified is None else "certified (ours)"
-        yield Rung(*key, f"within {eps:g} of it", near, certified, "ascent", by, text)
+        yield Rung(*key, near_text, near, certified, "ascent", by, text)
     holding = [bound for bound in bounds if bound["holds"] in _ON_BALL and bound["log_value"] is not None]
     lower, below = _best([bound for bound in holding if bound["side"] == "lower"], max)
     upper, above = _best([bound for bound in holding if bound["side"] == "upper"], min)
