@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from howsmooth.attention import SelfAttention, abstract_jacobian
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import jacobian
-from howsmooth.models import Model
 from howsmooth.models.identity import model_identity
-from howsmooth.models.loading import cached_model
 from howsmooth.models.map_types import MAP_VERSION
 from howsmooth.models.memory import free_memory, solver_memory_limit
 from howsmooth.questions import find_question
@@ -51,6 +49,9 @@ from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.memory import MIN_STORED_VECTORS
 from howsmooth.texts.corpora import Corpus
 from howsmooth.threads import available_cores
+
+if TYPE_CHECKING:
+    from howsmooth.models import Model
 
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
 MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens
@@ -537,6 +538,8 @@ def _dtype_name(dtype: torch.dtype | None) -> str | None:
 
 
 def _load(arguments: dict[str, Any]) -> Model:
+    from howsmooth.models.loading import cached_model  # transformers takes seconds, and not all have a model
+
     try:
         return cached_model(arguments)
     except (MemoryError, torch.OutOfMemoryError) as error:
