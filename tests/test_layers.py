@@ -19,6 +19,7 @@ LAYERS = (
     ("attack",),
     ("questions",),
     ("studies",),
+    ("training",),
     ("report",),
     ("explorer",),
     ("cli",),
@@ -40,7 +41,8 @@ OPEN = {
 }
 ENTRY_POINTS = {"__init__", "__main__", "measurements"}  # may import everything
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "transformers": ("models",),
+    "transformers": ("models", "training"),
+    "lightning": ("training",),
     "tokenizers": ("models",),
     "triton": ("kernels",),
     "matplotlib": ("report",),
@@ -118,7 +120,7 @@ def test_layers():
         ("import howsmooth.models", "howsmooth.lipschitz.local"),
         ("def f():\n    from ..cli import main", "howsmooth.report.table"),
         ("import transformers.models", "howsmooth.lipschitz.local"),
-        ("from pydantic import BaseModel", "howsmooth.attack.starts"),
+        ("from pydantic import BaseModel", "howsmooth.attack.search"),
         ("if x:\n    import triton.language as tl", "howsmooth.attention.op"),
         ("from howsmooth import studies", "howsmooth.models.loading"),
         ("from howsmooth.models import Model", "howsmooth.lazy"),

@@ -34,7 +34,7 @@ from howsmooth import choices
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
-    from howsmooth.models import TokenEmbedding
+    from howsmooth.models.embedding import TokenEmbedding
 
 FLIP_MARGIN = 1e-3  # smaller margins between logits may be rounding of float32
 

@@ -27,8 +27,8 @@ def cite() -> None:
 def models(markdown: bool) -> None:
     """Show which model families can be measured, how, and what is not supported.
 
-    Each family has the maps attention, head, normed, block, layer, model, norm, mlp and mixer. Other families whose
-    attention goes through the attention registry of transformers use the generic path, too; they are not tested.
+    Where attention is refused, the maps layer, model, norm, mlp and mixer remain. Other families of transformers whose
+    layers take tokens are loaded, too; they are not tested.
     """
     from howsmooth.models import compatibility
 
@@ -92,7 +92,7 @@ def _packages() -> Iterator[tuple[str, str | Text]]:
 
 def _embedded_models() -> Iterator[tuple[str, str | Text]]:
     """Yield the models that are available as packages."""
-    from howsmooth.models import EMBEDDED
+    from howsmooth.models.embedded import EMBEDDED
     from howsmooth.records.provenance import installed
 
     for name, embedded in EMBEDDED.items():
@@ -134,7 +134,7 @@ def attention_on(device: str) -> str:
     import torch
 
     from howsmooth import kernels
-    from howsmooth.attention.implementation import implementation_on
+    from howsmooth.attention.backend import implementation_on
 
     dtypes = {dtype: implementation_on(device, dtype) for dtype in kernels.DTYPES}
     if all(found.reason for found in dtypes.values()):
@@ -150,7 +150,7 @@ def attention_on(device: str) -> str:
 
 def _cache_size() -> str:
     """Return the folder of the cache and its size."""
-    from howsmooth.models import cache_root
+    from howsmooth.models.cache import cache_root
     from howsmooth.report.plan_tables import show_bytes
 
     folder = cache_root()

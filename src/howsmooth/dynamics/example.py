@@ -8,7 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.attention import Field, L2Field, LinearField, SelfAttention, SigmoidField, SinkhornField, SoftmaxField
+from howsmooth.attention.fields.field import Field
+from howsmooth.attention.fields.integrals import LinearField, SigmoidField
+from howsmooth.attention.fields.sinkhorn import SinkhornField
+from howsmooth.attention.fields.softmax import L2Field, SoftmaxField
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.dynamics.declaration import Attention, Example, Matrix, Tokens, check_matrix
 from howsmooth.dynamics.integration import integrate
 from howsmooth.dynamics.renormalised import Renormalised

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.models.model import Model
 
 

@@ -149,6 +149,11 @@ class Measurement(ModelRecord, kind="measurement"):
     shares: list[float] | None = None
     words: list[str] | None = None
     notes: list[str] | None = None
+    training_step: Count | None = None  # of a monitor, as are the statistics of attention
+    largest_logit: float | None = None
+    entropy: float | None = None
+    sink_share: float | None = None
+    sink_position: Count | None = None
 
 
 def places(spec: MeasureSpec, scope: Scope) -> Iterator[dict[str, Any]]:
@@ -170,7 +175,7 @@ def batches(work: Work) -> Iterable[list[Place]]:
 
 def _can_batch(work: Work) -> bool:
     """Whether several samples can be solved in one call: attention or a head by its weights, on token ids."""
-    from howsmooth.attention import SelfAttention
+    from howsmooth.attention.heads import SelfAttention
 
     if work.samples.token_ids is None or not work.spec.is_attention:
         return False

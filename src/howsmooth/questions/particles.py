@@ -311,7 +311,8 @@ class _Drawing:
     """What figures show of a trajectory: the axes, the final clusters, and the coordinates at each depth."""
 
     def __init__(self, trajectory: Trajectory, field: Any, declared: Example) -> None:
-        from howsmooth.dynamics.instruments import principal_view, view_and_labels
+        from howsmooth.dynamics.instruments.geometry import principal_view
+        from howsmooth.dynamics.instruments.records import view_and_labels
 
         n, d = trajectory.last.shape
         self.every, self.tokens = max(1, -(-n // MAX_TOKENS)), trajectory.tokens

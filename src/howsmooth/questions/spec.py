@@ -37,7 +37,7 @@ from howsmooth.reading import LARGEST_TOML, read_whole
 from howsmooth.texts.corpora import STRING, Corpus, read_corpus
 
 if TYPE_CHECKING:
-    from howsmooth.spectral import Solver
+    from howsmooth.spectral.solver import Solver
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla")
 # Fields that a study file may set for every question; `question` is its name.
@@ -478,7 +478,7 @@ class ModelSpec(Spec):
     @property
     def spectral_solver(self) -> Solver:
         """The options of a solve; `solver` is the integrator of a flow."""
-        from howsmooth.spectral import Solver
+        from howsmooth.spectral.solver import Solver
 
         return Solver(self.tol, self.confidence, self.stop, self.max_steps, self.max_memory, self.seed)
 

@@ -16,8 +16,9 @@ from howsmooth.questions.spec import Indices, Lengths, ModelChoice, Models, Mode
 from howsmooth.records.schema import Count, ModelRecord, TokenEdit
 
 if TYPE_CHECKING:
-    from howsmooth.attack.tokens import EditLimits, SentenceSimilarity, TextObjective
-    from howsmooth.models import Model
+    from howsmooth.attack.objectives import TextObjective
+    from howsmooth.attack.tokens.edits import EditLimits, SentenceSimilarity
+    from howsmooth.models.model import Model
     from howsmooth.questions.inputs import Inputs
     from howsmooth.questions.work import Work
     from howsmooth.texts.corpora import Corpus
@@ -204,21 +205,21 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
 
 @lru_cache(maxsize=1)
 def _judge(least: float) -> SentenceSimilarity:
-    from howsmooth.attack.tokens import SentenceSimilarity
-    from howsmooth.models import load
+    from howsmooth.attack.tokens.edits import SentenceSimilarity
+    from howsmooth.models.loading import load
 
     return SentenceSimilarity(load("minilm"), least)
 
 
 def _objective(spec: TokenAttackSpec, layer: int | None) -> TextObjective:
-    from howsmooth.attack.tokens import OBJECTIVES
+    from howsmooth.attack.objectives import TEXT_OBJECTIVES
 
     settings = {"layer": layer, "threshold": spec.threshold}
-    return OBJECTIVES[spec.objective](**{name: value for name, value in settings.items() if value is not None})
+    return TEXT_OBJECTIVES[spec.objective](**{name: value for name, value in settings.items() if value is not None})
 
 
 def _limits(spec: TokenAttackSpec) -> EditLimits:
-    from howsmooth.attack.tokens import EditLimits
+    from howsmooth.attack.tokens.edits import EditLimits
 
     protected = () if isinstance(spec.protect, str) else spec.protect
     return EditLimits(edits=spec.edits, allow=spec.allow, protected=protected, similarity=spec.similarity)

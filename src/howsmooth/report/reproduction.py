@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.bounds.titles import title_of
 from howsmooth.reading import replacing
-from howsmooth.records import json_line
+from howsmooth.records.lines import json_line
 from howsmooth.report.chart import Axis, Chart, Picture, Series
 from howsmooth.report.charts import LENGTH_LABEL, group_by, sample_count_text, samples_series
 from howsmooth.report.figure import draw as draw_charts

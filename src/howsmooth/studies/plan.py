@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from howsmooth.attention import SelfAttention, abstract_jacobian
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.jacobian import abstract_jacobian
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import jacobian
+from howsmooth.lipschitz.local import jacobian
 from howsmooth.models.identity import model_identity
 from howsmooth.models.map_types import MAP_VERSION
 from howsmooth.models.memory import free_memory, solver_memory_limit
@@ -44,14 +45,15 @@ from howsmooth.questions.spec import (
 )
 from howsmooth.questions.work import Bundle, Samples
 from howsmooth.records.provenance import provenance
-from howsmooth.spectral import MemoryPlan, Solver, restrict
-from howsmooth.spectral import plan as plan_memory
-from howsmooth.spectral.memory import MIN_STORED_VECTORS
+from howsmooth.spectral.memory import MIN_STORED_VECTORS, MemoryPlan
+from howsmooth.spectral.memory import plan as plan_memory
+from howsmooth.spectral.operator import restrict
+from howsmooth.spectral.solver import Solver
 from howsmooth.texts.corpora import Corpus
 from howsmooth.threads import available_cores
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
 MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens

@@ -16,7 +16,7 @@ from howsmooth.studies.worker import ProgressCallback, records_of_bundle, run_bu
 from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
 
 @dataclass

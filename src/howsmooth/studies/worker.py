@@ -12,7 +12,7 @@ from howsmooth.questions.work import Bundle, Work, grouped
 from howsmooth.records import make_record
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
 ProgressCallback = Callable[[dict[str, Any]], None]  # called with the coordinates of a place before it is computed
 

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from howsmooth.attack.checks import check_count, check_size, describe
 from howsmooth.attack.objectives import FeatureObjective, OutputChange
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.autodiff import in_float64
 from howsmooth.lipschitz.local import Map, promote_half
 from howsmooth.norms import NORMS
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
 
 @dataclass(frozen=True)

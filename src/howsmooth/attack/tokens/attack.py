@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.attack.checks import check_seed
 from howsmooth.attack.objectives import Flip, TextObjective
 from howsmooth.attack.tokens.edits import Edit, EditLimits, SentenceSimilarity
-from howsmooth.attack.tokens.methods import Method, Probe
+from howsmooth.attack.tokens.inversion import Singular
+from howsmooth.attack.tokens.methods import Greedy, HotFlip, Method, Probe, Random
 from howsmooth.attack.tokens.problem import Candidate, TargetModel, TextProblem
 from howsmooth.display import Displayed
 from howsmooth.texts.cutting import TokenChunk, surrounding_special_tokens, word
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
+METHODS: dict[str, type[Method]] = {method.name: method for method in (Random, HotFlip, Greedy, Probe, Singular)}
 DEFAULT_CALLS = 40
 
 

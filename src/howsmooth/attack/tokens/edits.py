@@ -20,7 +20,7 @@ from howsmooth.choices import OPERATIONS
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
 DECODING_BATCH = 8192  # tokens of the vocabulary that are decoded at once
 

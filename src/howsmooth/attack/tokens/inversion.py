@@ -28,10 +28,11 @@ from howsmooth.attack.tokens.methods import Method, evaluate_until_success, subs
 from howsmooth.attack.tokens.problem import TextProblem
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.autodiff import AutodiffJacobian
-from howsmooth.spectral import FunctionOperator, singular_values
+from howsmooth.spectral.golub_kahan import singular_values
+from howsmooth.spectral.operator import FunctionOperator
 
 if TYPE_CHECKING:
-    from howsmooth.models import TokenEmbedding
+    from howsmooth.models.embedding import TokenEmbedding
 
 SHORTLIST_SIZE = 32  # tokens per position whose change is computed exactly, where positions are not simply added
 ETA_GRID = tuple(2.0 ** (power / 3) for power in range(-3, 10))  # relative to η of the best single token
