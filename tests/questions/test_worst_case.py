@@ -67,4 +67,6 @@ def test_each_set_of_tokens_has_a_table_of_its_own(tiny, text_file):
     near = package.ask("worst-case", tiny, text_file, **SMALL, within="near", eps=0.1)
     norm = package.ask("worst-case", tiny, text_file, **SMALL)
     first, second = worst_case_tables([*near, *norm])
-    assert "within ε" in first.title and "put out" in second.title
+    assert "within ε of the text's" in first.title and "put out" in second.title
+    random_ids, _ = worst_case_tables([{**record, "inputs": "ids"} for record in (*near, *norm)])
+    assert "within ε of those measured" in random_ids.title and {"on tokens", "over tokens"} <= set(random_ids.headings)

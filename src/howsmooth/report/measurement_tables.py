@@ -455,7 +455,9 @@ def _study_table(keys: list[tuple], summary: Summary, title: str) -> Table:
 def _ends_text(samples: Sequence[Samples], confidence: float | None) -> str:
     """Return how far the certified ends of medians are from them, in one line for a whole table."""
     ends = [(of.median, *of.median_ends) for of in samples]
-    closed = [(m, low, high) for m, low, high in ends if None not in (low, high) and high < math.inf and m > 0]
+    closed = [
+        (m, low, high) for m, low, high in ends if low is not None and high is not None and high < math.inf and m > 0
+    ]
     parts = []
     if closed:
         width = max(max(high / m - 1, 1 - low / m) for m, low, high in closed)

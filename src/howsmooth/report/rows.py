@@ -212,16 +212,26 @@ def signed_title(record: dict[str, Any]) -> str:
     return f"{'≥' if record['side'] == 'lower' else '≤'} {bound_title(record)}"
 
 
+def input_word(record: dict[str, Any]) -> str:
+    """Return what was measured: a text, or tokens where there was none, as with random ids or an image.
+
+    Example:
+        >>> input_word({"inputs": "text"}), input_word({"inputs": "ids"})
+        ('text', 'tokens')
+    """
+    return "text" if record.get("inputs", "text") == "text" else "tokens"
+
+
 def scope_text(record: dict[str, Any], holds: str | None = None) -> str:
     """Return in words where a bound holds, by default that of the record.
 
     Example:
-        >>> scope_text({"holds": "at X"}), scope_text({"holds": "at X", "inputs": "normalised"})
+        >>> scope_text({"holds": "at X"}), scope_text({"holds": "at X", "inputs": "ids"})
         ('at this text', 'at these tokens')
     """
     holds = record["holds"] if holds is None else holds
-    if holds == "at X" and record.get("inputs") == "normalised":
-        return "at these tokens"  # which are random: there is no text
+    if holds == "at X" and input_word(record) != "text":
+        return "at these tokens"
     from howsmooth.bounds.titles import SCOPES
 
     return SCOPES.get(holds, holds)
