@@ -109,6 +109,11 @@ PAGE_OF = {
                 "A certificate for all tokens within ε of the text's, and the largest constant found there by ascent.",
             ),
             Example(
+                "attack configuration minilm --layers 3 --heads 0 --lengths 8,16",
+                "The configuration of Theorem 1 for one head, as the paper describes it and as its scripts compute it.",
+                max_lines=12,
+            ),
+            Example(
                 "attack layer minilm --layers 3 --lengths 16 --budget 0.001,0.1",
                 "Attacks on the features that enter a layer, compared with σ₁ and with the certificate.",
             ),
@@ -339,7 +344,7 @@ OVERVIEW = """\
 # Commands
 
 What does each command print? These pages have an example of each, without times and progress. `howsmooth --help` says
-what each is for, `howsmooth COMMAND --help` lists its options, [Notation](../notation.md#options) those of all commands.
+what each is for, `howsmooth COMMAND --help` lists its options, [Notation](../notation.md#options) those of all.
 
 | page | commands |
 |---|---|
@@ -354,9 +359,9 @@ success, 2 for bad input (with one line that explains it), 1 if a task of a stud
 ## Threads
 
 `--threads` is the number of threads of each process: one up to n = 256 and the number of cores for longer inputs,
-unless `OMP_NUM_THREADS` is set; a study runs one process per core with one thread each. In Python, `howsmooth.measure`,
-`ask` and `local_lipschitz` compute up to 256 tokens with one thread and then restore the number, unless it was chosen by
-`OMP_NUM_THREADS` or `torch.set_num_threads`, or several threads call them at once.
+unless `OMP_NUM_THREADS` is set; a study runs one process per core with one thread each. In Python,
+`howsmooth.measure`, `ask` and `local_lipschitz` compute up to 256 tokens with one thread and then restore the number,
+unless it was chosen by `OMP_NUM_THREADS` or `torch.set_num_threads`, or several threads call them at once.
 
 ## Completion
 
