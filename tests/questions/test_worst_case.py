@@ -49,7 +49,7 @@ def test_it_is_asked_in_python(tiny, text_file, tmp_path):
 
 
 def test_its_command_resumes(howsmooth, tiny, text_file, tmp_path, monkeypatch):
-    from howsmooth import attack
+    from howsmooth.attack import search as attack
 
     lines, searched, search = tmp_path / "worst.jsonl", [], attack.worst_case
     line = f"attack worst-case {tiny} --text {text_file} --layers 0 --lengths 4 --restarts 2 --steps 2 --json {lines}"
