@@ -12,6 +12,7 @@ from rich.text import Text
 
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
+from howsmooth.report.ladder import ladder_tables
 from howsmooth.report.rows import (
     ACCEPTED_STATUSES,
     BoundRow,
@@ -209,7 +210,7 @@ def _law_columns(
 
 
 def bounds_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
-    """Return the tables of `howsmooth bound`: the measured constants, the bounds of each map, and refused bounds.
+    """Return the tables of `howsmooth bound`: measured constants, bounds of each map, refused bounds, and the ladder.
 
     A bound is compared with the sample that has the largest constant, since it holds for every sample.
     """
@@ -224,7 +225,7 @@ def bounds_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
         for reason, names in refusals(group).items():
             line = Text("Refused: ", style="yellow").append(reason, style="default")
             parts.append(line.append("\n  " + "; ".join(names), style="dim"))
-    return parts
+    return [*parts, *ladder_tables(records)]
 
 
 def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow], which: str) -> Table:
