@@ -89,7 +89,13 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
             network = network.base_model
     stack = (asked or "encoder") if stacks else None
     if stack == "encoder":
-        network = network.encoder
+        encoder = getattr(network, "encoder", None) or network.get_encoder()
+        if not isinstance(encoder, PreTrainedModel) or encoder is network:
+            raise InputError(
+                f"model {name!r}: expected an encoder that is a transformers model, got {type(encoder).__name__}; "
+                "in Python, give the part that you want to measure"
+            )
+        network = encoder
     config = network.config
     modality = "text" if stack == "decoder" else _MODALITY.get(network.main_input_name, network.main_input_name)
     modality = asked if asked in inner and asked is not None else modality
