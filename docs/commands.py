@@ -109,6 +109,11 @@ PAGE_OF = {
                 "A certificate for all tokens within ε of the text's, and the largest constant found there by ascent.",
             ),
             Example(
+                "attack configuration minilm --layers 3 --heads 0 --lengths 8,16",
+                "The configuration of Theorem 1 for one head, as the paper describes it and as its scripts compute it.",
+                max_lines=12,
+            ),
+            Example(
                 "attack layer minilm --layers 3 --lengths 16 --budget 0.001,0.1",
                 "Attacks on the features that enter a layer, compared with σ₁ and with the certificate.",
             ),
