@@ -17,9 +17,9 @@ from .zoo import FIRST, ZOO, inputs
 
 # Paths in the layer: the module whose input is that of the MLP, and the one whose output is its output.
 MLP = {
-    **dict.fromkeys(
-        ("bert", "roberta", "mpnet", "deberta", "deberta_v2", "longformer"), ("intermediate", "output.dense")
-    ),
+    **dict.fromkeys(("bert", "roberta", "mpnet"), ("intermediate", "output.dense")),
+    **dict.fromkeys(("deberta", "deberta_v2", "longformer"), ("intermediate", "output.dense")),
+    "mpt": ("ffn.up_proj", "ffn.down_proj"),
     **dict.fromkeys(("whisper_encoder", "whisper_decoder"), ("fc1", "fc2")),
     "distilbert": ("ffn", "ffn"),
     "albert": ("ffn", "ffn_output"),
@@ -28,8 +28,8 @@ MLP = {
     "t5": ("layer.1.DenseReluDense", "layer.1.DenseReluDense"),
 }
 
-# Without an MLP that is applied to the tokens alone (MPT's adds the stream itself), or whose output is the last sum.
-NO_MLP = ("mpt", "mamba", "mamba2", "rwkv", "mobilebert")
+# Without an MLP, or with one that mixes tokens (RWKV), or whose output is not the last sum.
+NO_MLP = ("mamba", "mamba2", "rwkv", "mobilebert")
 QUICK = (*FIRST, "gptj", "swin", "mamba", "rwkv")
 
 
