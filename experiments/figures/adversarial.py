@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from experiments.figures.axes import format_length_axes
+from experiments.figures import format_length_axes
 from experiments.records import Record, Records
 from howsmooth import SelfAttention, load, local_lipschitz
 from howsmooth.attack.configurations import castin

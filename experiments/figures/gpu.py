@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator
 
-from experiments.figures.axes import format_length_axes
+from experiments.figures import format_length_axes
 from howsmooth.report.style import THEMES
 
 CALLS = {

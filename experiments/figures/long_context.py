@@ -16,7 +16,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator
 
-from experiments.figures.axes import format_length_axes
+from experiments.figures import format_length_axes
 from howsmooth.fits import fit_law
 from howsmooth.report.style import THEMES
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from experiments.figures.axes import format_length_axes
+from experiments.figures import format_length_axes
 from howsmooth import SelfAttention
 from howsmooth.attack import Ball, worst_case
 from howsmooth.bounds import this_project

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterMathtext, LogLocator, MultipleLocator, NullLocator
 
 import howsmooth
-from experiments.figures.axes import format_length_axes
+from experiments.figures import format_length_axes
 from howsmooth.attack import linearity
 from howsmooth.attack.feature import Target
 from howsmooth.questions.layer_attack import named_attack

@@ -19,7 +19,7 @@ import torch
 from matplotlib.axes import Axes
 
 import howsmooth
-from experiments.figures.axes import format_length_axes
+from experiments.figures import format_length_axes
 from howsmooth.attack import Ellipsoid, worst_case
 from howsmooth.bounds import Bound, LayerForm, every
 from howsmooth.bounds.normalisation import radius
