@@ -18,6 +18,7 @@ from tests import reasons
 # Small arguments for each question; "{tiny}" and "{text}" are a tiny model and a text, "{measure}" a file of a measure.
 ARGUMENTS = {
     "measure": "{tiny} --text {text} --layers 0 --lengths 4,6 --samples 1",
+    "compare": "{tiny} random:{tiny} --text {text} --layers 0,1 --lengths 4 --samples 1",
     "bound": "{tiny} --text {text} --layers 0 --lengths 4",
     "worst-case": "{tiny} --text {text} --layers 0 --lengths 4 --restarts 2 --steps 2",
     "ball": "{tiny} --text {text} --layers 0 --lengths 4 --eps 0.01 --restarts 2 --steps 2",

@@ -424,23 +424,32 @@ def _check_single_device(network: PreTrainedModel, name: str) -> None:
         )
 
 
-_model_cache: dict[str, Model] = {}  # load arguments -> model; at most one entry
+_model_cache: dict[str, Model] = {}  # load arguments -> model; at most one entry, or two that are compared
 
 
-def cached_model(load_arguments: dict[str, Any], identity: dict[str, Any] | None = None) -> Model:
+def _cache_key(load_arguments: dict[str, Any]) -> str:
+    names = [name for name in (load_arguments["name"], load_arguments.get("tokenizer")) if name]
+    return repr((sorted(load_arguments.items()), [file_states(name) for name in names]))
+
+
+def cached_model(
+    load_arguments: dict[str, Any], identity: dict[str, Any] | None = None, *, beside: dict[str, Any] | None = None
+) -> Model:
     """Load a model, or return it if it is the last one that this process loaded.
 
     Args:
         load_arguments: Keyword arguments of `howsmooth.load`.
         identity: What `model_identity` has to return for it.
+        beside: The `load_arguments` of a model that it is compared with, which stays in memory.
 
     Raises:
         InputError: The loaded model differs from `identity`.
     """
-    names = [name for name in (load_arguments["name"], load_arguments.get("tokenizer")) if name]
-    key = repr((sorted(load_arguments.items()), [file_states(name) for name in names]))
+    key = _cache_key(load_arguments)
     if key not in _model_cache:
-        _model_cache.clear()  # before loading: two models may not fit in memory
+        kept = None if beside is None else _cache_key(beside)
+        for other in [other for other in _model_cache if other != kept]:
+            del _model_cache[other]  # before loading: two models may not fit in memory
         model = load(**load_arguments)
         found, expected = ({}, {}) if identity is None else (model_identity(model), identity)
         for name in expected.keys() - {"unique"}:

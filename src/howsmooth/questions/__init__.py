@@ -40,6 +40,7 @@ class Entry(NamedTuple):
 
 QUESTIONS = {
     "measure": Entry("measure", "Measure the attention layers of a model on a text.", ("measurement",)),
+    "compare": Entry("compare", "Compare the constants of two models on a text.", ("comparison",)),
     "bound": Entry("bound", "Compare every bound with the measured constant.", ("bound",)),
     "worst-case": Entry(
         "worst_case", "Maximise the constant over a set of tokens by gradient ascent.", ("worst case",), "attack"

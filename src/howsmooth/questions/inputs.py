@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import ValidationError
@@ -18,11 +18,13 @@ from torch import Tensor
 
 from howsmooth.errors import InputError
 from howsmooth.models.files import check_positions
-from howsmooth.models.model import Model
 from howsmooth.questions import find_question
 from howsmooth.questions.spec import ModelSpec, select_indices
 from howsmooth.texts.corpora import Corpus, corpus_name
 from howsmooth.texts.cutting import Cutter, TokenChunk, word
+
+if TYPE_CHECKING:
+    from howsmooth.models.model import Model
 
 DRAW_BLOCK = 1024  # random tokens are drawn in blocks of this size; changing it changes the tokens of every seed
 RANDOM_TEXT = "random normalised tokens"  # the field `text` of records without a text

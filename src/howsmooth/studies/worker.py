@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from howsmooth.errors import InputError, first_line, is_out_of_memory
-from howsmooth.models.loading import cached_model
-from howsmooth.models.model import Model
 from howsmooth.questions import find_question
 from howsmooth.questions.question import Place, Question
 from howsmooth.questions.work import Bundle, Work, grouped
 from howsmooth.records import make_record
+
+if TYPE_CHECKING:
+    from howsmooth.models.model import Model
 
 ProgressCallback = Callable[[dict[str, Any]], None]  # called with the coordinates of a place before it is computed
 
@@ -30,7 +31,7 @@ class TaskResult(NamedTuple):
     error: str | None = None
 
 
-def run_bundle(bundle: Bundle, model: Model | None = None) -> Iterator[list[TaskResult]]:
+def run_bundle(bundle: Bundle, model: Model | None = None, second: Model | None = None) -> Iterator[list[TaskResult]]:
     """Compute the places of a bundle and yield the results of one call of `answer` after another.
 
     An exception becomes the error message of the place at which it was raised; the other places are still computed.
@@ -38,9 +39,10 @@ def run_bundle(bundle: Bundle, model: Model | None = None) -> Iterator[list[Task
     Args:
         bundle: The places.
         model: Used instead of loading the model that the bundle names.
+        second: Used instead of loading the model that it is compared with.
     """
     together = find_question(bundle.question).batches is not None
-    for places, results in _calls(bundle, None, model):
+    for places, results in _calls(bundle, None, model, second):
         found: list[TaskResult] = []
         try:
             for place, record in results:
@@ -57,14 +59,14 @@ def run_bundle(bundle: Bundle, model: Model | None = None) -> Iterator[list[Task
 
 
 def records_of_bundle(
-    bundle: Bundle, progress: ProgressCallback | None = None, model: Model | None = None
+    bundle: Bundle, progress: ProgressCallback | None = None, model: Model | None = None, second: Model | None = None
 ) -> Iterator[dict[str, Any]]:
     """Compute the places of a bundle and yield their records; the first error is raised.
 
     Raises:
         InputError: A place has no answer, or memory does not suffice.
     """
-    for _, results in _calls(bundle, progress, model):
+    for _, results in _calls(bundle, progress, model, second):
         try:
             for _, record in results:
                 yield record
@@ -75,13 +77,15 @@ def records_of_bundle(
 
 
 def _calls(
-    bundle: Bundle, progress: ProgressCallback | None, model: Model | None
+    bundle: Bundle, progress: ProgressCallback | None, model: Model | None, second: Model | None
 ) -> Iterator[tuple[list[Place], Iterator[tuple[Place, dict[str, Any]]]]]:
     """Yield the places of each call of `answer`, with an iterator over their records."""
     question = find_question(bundle.question)
     if model is None and bundle.samples is not None:
+        from howsmooth.models.loading import cached_model  # transformers takes seconds, and not all have a model
+
         model = cached_model(bundle.samples.load_arguments, bundle.samples.identity)
-    work = Work(bundle, model, progress)
+    work = Work(bundle, model, progress, second)
     for places in _batches(question, work):
         if progress is not None:
             progress({**({} if bundle.samples is None else {"n": work.n}), **places[0].at})
