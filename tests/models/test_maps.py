@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from howsmooth import load, local_lipschitz
 from howsmooth.errors import InputError
@@ -62,8 +65,61 @@ def test_norm_mlp_and_mixer(name):
             assert_same(at, *stretch(part, inputs(name), (start, call), ("output", end, call)))
 
 
+@pytest.mark.parametrize("name", [name for name in ZOO if name not in ("whisper_encoder", "clip_text", "vit")])
+def test_chains_of_layers(name):
+    family, network = ZOO[name], ZOO[name].network(**more_layers(ZOO[name]))
+    shared = name == "albert"
+    with lifted():
+        model, own = load(network, part=family.part), eager(network)
+        prefix = {"vision": "vision_model", "text": "text_model", "encoder": "encoder"}.get(family.part, "")
+        part, layers = own.get_submodule(prefix), family.layers.removeprefix(prefix).removeprefix(".")
+        ends = [(f"{layers}.{0 if shared else layer}", layer if shared else 0) for layer in (1, 2)]
+        f, x = stretch(part, inputs(name), ends[0], ("output", *ends[1]))
+        assert_same(model.map_at(inputs(name), None, "chain:1..2"), f, x)
+        whole = model.map_at(inputs(name), None, "chain")
+        assert whole.kind == "chain" and len(whole.f.layers) == 3
+
+
+def more_layers(family) -> dict:
+    """Return the change of the config that makes three layers."""
+    names = ("num_hidden_layers", "n_layers", "n_layer", "num_layers", "decoder_layers")
+    inner = {key: {**value, **more_layers_of(value)} for key, value in family.sizes.items() if isinstance(value, dict)}
+    return {name: 3 for name in names if name in family.sizes} | inner
+
+
+def more_layers_of(sizes: dict) -> dict:
+    return {"num_hidden_layers": 3} if "num_hidden_layers" in sizes else {}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gemma3_text", "phi"])
+def test_from_the_embedding_to_the_logits(name):
+    """Against the causal language model of the family, run on its own embeddings."""
+    config = copy.deepcopy(ZOO[name].network().config)
+    config.tie_word_embeddings = name != "phi"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        whole = AutoModelForCausalLM.from_config(config).double().eval()
+    with lifted():
+        at = load(whole).map_at(inputs(name), None, "logits")
+        own = eager(whole)
+        x = own.get_input_embeddings()(inputs(name)["input_ids"])[0].detach()
+        assert_same(at, lambda x: own(inputs_embeds=x[None]).logits[0], x)
+    assert at().shape == (5, 60)
+
+
+def test_maps_of_the_whole_model_are_refused_where_there_are_none():
+    bert = load(ZOO["bert"].network())
+    with pytest.raises(InputError, match=r"logits: .* reads its text|logits: .*; it has the maps attention, .* chain"):
+        bert.map_at(inputs("bert"), None, "logits")
+    with pytest.raises(InputError, match=r"layers from 0 to 1 of BertModel, got chain:0\.\.2"):
+        bert.map_at(inputs("bert"), None, "chain:0..2")
+    for name, match in (("chain:3", "chain:FIRST..LAST, such as chain:0..3"), ("chain:2..1", "got 'chain:2..1'")):
+        with pytest.raises(InputError, match=match):
+            parse_map(name)
+
+
 def test_every_map_is_tested():
-    tested = {*KINDS, "norm", "mlp", "mixer"}
+    tested = {*KINDS, "norm", "mlp", "mixer", "chain", "logits"}
     assert tested == set(MAPS)
 
 

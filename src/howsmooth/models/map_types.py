@@ -56,7 +56,7 @@ class MapType:
         return f":{'|'.join(self.arguments)}" if self.arguments else "[:FIRST..LAST]" if self.takes_layers else ""
 
 
-_TAKE = "howsmooth.models.maps:"
+_TAKE, _TAKE_MODEL = "howsmooth.models.maps:", "howsmooth.models.model_maps:"
 
 MAPS = {
     "attention": MapType(
@@ -70,10 +70,27 @@ MAPS = {
     "layer": MapType(
         "the whole Transformer layer", "Transformer layers", f"{_TAKE}layer_map", own_tokens=False, attends=True
     ),
-    "model": MapType("the whole model", "layers together", f"{_TAKE}network_map", own_tokens=False, per_layer=False),
+    "model": MapType(
+        "the whole model", "layers together", f"{_TAKE_MODEL}network_map", own_tokens=False, per_layer=False
+    ),
     "norm": MapType("the normalisation alone", "normalisations", f"{_TAKE}norm_map", own_tokens=False),
     "mlp": MapType("the MLP alone", "MLPs", f"{_TAKE}mlp_map", own_tokens=False),
     "mixer": MapType("what mixes the tokens", "token mixers", f"{_TAKE}mixer_map", enters="attention"),
+    "chain": MapType(
+        "layers in a row",
+        "layers in a row",
+        f"{_TAKE_MODEL}chain_map",
+        own_tokens=False,
+        per_layer=False,
+        takes_layers=True,
+    ),
+    "logits": MapType(
+        "from the embedding to the logits",
+        "embeddings to logits",
+        f"{_TAKE_MODEL}logits_map",
+        own_tokens=False,
+        per_layer=False,
+    ),
 }
 
 
