@@ -135,7 +135,7 @@ def _whole(model: Model, chunk: TokenChunk, maps: Mapping, budget: float, spec: 
 
 def _outcome(model: Model, chunk: TokenChunk) -> tuple[Tensor, float | None]:
     """Return the embedding of a chunk, and the loss in nats per token if there is a language head."""
-    hidden = model.map_at(chunk, kind="model")()
+    hidden = model.map_at(chunk, map="model")()
     try:
         head = model.language_head
     except InputError:

@@ -61,7 +61,7 @@ SHARED = {
     "text": "t",
     "tokens": "all",
     "versions": {"howsmooth": "0.2", "torch": "2"},
-    "source": {"kind": "folder", "sha256": {"a": "b"}},
+    "source": {"origin": "folder", "sha256": {"a": "b"}},
     "device": "cpu",
     "status": "converged",
     "confidence": 0.999,
@@ -293,7 +293,7 @@ texts = ["embedded"]
 lengths = "16..64*2"
 samples = 2
 tol = 1e-3
-engine = { workers = 2, kind = "local" }
+engine = { workers = 2, name = "local" }
 """
 
 

@@ -15,7 +15,7 @@ cutting = "prefixes"             # nested chunks: only n changes
 lengths = "16..128*2"
 samples = 2
 layers = [0, 3]
-engine = { workers = 0 }         # run in this process; or a number of processes, or kind = "ray"
+engine = { workers = 0 }         # run in this process; or a number of processes, or name = "ray"
 """,
     encoding="utf-8",
 )

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 import howsmooth
 from howsmooth.attention import Field
 from howsmooth.dynamics import Velocity, integrate, local_constant, perturbation_growth
-from howsmooth.dynamics.declaration import ATTENTION_KINDS, EXAMPLE_NAMES, Attention, Tokens
+from howsmooth.dynamics.declaration import ATTENTION_NAMES, EXAMPLE_NAMES, Attention, Tokens
 from howsmooth.dynamics.example import field_of, tokens_of
 from howsmooth.report.animation import save_animation
 from howsmooth.report.chart import Picture
@@ -32,7 +32,7 @@ from howsmooth.report.flow_charts import particle_frames, paths_chart
 from howsmooth.report.style import THEMES, apply_theme
 
 COLOURS = THEMES["light"]
-KINDS = (*ATTENTION_KINDS, "masked")
+KINDS = (*ATTENTION_NAMES, "masked")
 BETAS = (1.0, 4.0, 9.0)
 LAYERS = (8, 16, 32, 64, 128, 256)
 
@@ -51,7 +51,7 @@ def shapes(out: Path) -> None:
 
 def field_named(name: str, d: int) -> Field:
     """Return attention of a kind with A = V = I; "masked" is causal softmax."""
-    return field_of(Attention(kind="softmax", causal=True) if name == "masked" else Attention(kind=name), d)
+    return field_of(Attention(name="softmax", causal=True) if name == "masked" else Attention(name=name), d)
 
 
 def growth(out: Path) -> None:

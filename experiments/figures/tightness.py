@@ -50,7 +50,7 @@ def layers_of_gpt2(path: Path, n: int) -> Iterator[tuple]:
     """Yield the same for the layers in a file of GPT-2's attention weights, at random tokens."""
     file = AttentionFile(path)
     generator = torch.Generator().manual_seed(0)
-    for layer in file.layers:
+    for layer in file.layer_numbers:
         f, norm = file.attention(layer), file.normalisation(layer)
         yield layer, f, norm(torch.randn(n, f.d, generator=generator)), norm
 

@@ -52,8 +52,8 @@ def _at(objective: str | None, size: int, value: str) -> Callable[[Record], floa
 
 
 def _flipped(record: Record) -> float | None:
-    says = record["attacks"][0]["says"]
-    return None if says is None else float(says[0] != says[1])
+    next_tokens = record["attacks"][0]["next_tokens"]
+    return None if next_tokens is None else float(next_tokens[0] != next_tokens[1])
 
 
 OUTCOMES = (

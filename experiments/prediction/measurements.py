@@ -225,7 +225,7 @@ class _Task:
         return {**found, "attacks": attacks}
 
     def at_model(self, chunk: TokenChunk, seed: int) -> Record:
-        design, target = self.design, Target.in_model(self.model, chunk, kind="model")
+        design, target = self.design, Target.in_model(self.model, chunk, map="model")
         norm = _norm(target.x)
         use: Objective = NextToken(self.model.language_head) if self.causal else Similarity()
         predictors, sigmas, attacks = self._plain_numbers(target), {}, []
@@ -278,7 +278,7 @@ class _Task:
             "calls",
             "budget",
             "attacked_ids",
-            "says",
+            "next_tokens",
             "dtype",
         )
         return {"predictors": {}, "attacks": [{name: found[name] for name in kept}]}

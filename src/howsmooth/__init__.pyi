@@ -1,20 +1,18 @@
 from howsmooth.measurements import measure as measure, ask as ask, read as read, Measurements as Measurements
-from howsmooth.lipschitz import (
-    local_lipschitz as local_lipschitz,
-    Estimate as Estimate,
-    token_gains as token_gains,
-    lipschitz_penalty as lipschitz_penalty,
-)
-from howsmooth.models import load as load
-from howsmooth.attention import (
-    SelfAttention as SelfAttention,
-    Rotary as Rotary,
-    attend as attend,
-    SparseMask as SparseMask,
+from howsmooth.lipschitz.local import local_lipschitz as local_lipschitz
+from howsmooth.lipschitz.estimate import Estimate as Estimate
+from howsmooth.lipschitz.gains import token_gains as token_gains
+from howsmooth.lipschitz.penalty import lipschitz_penalty as lipschitz_penalty
+from howsmooth.models.loading import load as load
+from howsmooth.attention.heads import SelfAttention as SelfAttention
+from howsmooth.attention.rotary import Rotary as Rotary
+from howsmooth.attention.op import attend as attend
+from howsmooth.attention.sparse import SparseMask as SparseMask
+from howsmooth.attention.drop_in import (
     scaled_dot_product_attention as scaled_dot_product_attention,
     replace_sdpa as replace_sdpa,
 )
-from howsmooth.models import register as register
+from howsmooth.models.hook import register as register
 from howsmooth.errors import InputError as InputError, NotConverged as NotConverged
 from howsmooth import (
     lipschitz as lipschitz,

@@ -68,7 +68,7 @@ def describe_validation_errors(
     Args:
         found: `ValidationError.errors()`.
         model: The pydantic model of the whole file.
-        hidden: Fields that a file may not set; no suggestion names them.
+        hidden: Fields of the file itself that it may not set; no suggestion names them.
         name: Maps a key to the name shown for it, for example to the command-line option that sets it.
 
     Returns:
@@ -94,7 +94,7 @@ def _describe(item: Mapping[str, Any], model: type, hidden: set[str], name: Call
     keys, table = _keys(item["loc"][:-1] if unknown else item["loc"], model)
     path = ".".join(keys)
     if unknown:
-        key, known = str(item["loc"][-1]), [name for name in table if name not in hidden]
+        key, known = str(item["loc"][-1]), [field for field in table if keys or field not in hidden]
         near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
         inside = f" in {keys[0]}" if keys else ""
         return f"unknown key {key!r}{inside}; " + (

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from howsmooth.fits import Law
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
     from howsmooth.studies.plan import Plan
-    from howsmooth.texts import Corpus
+    from howsmooth.texts.corpora import Corpus
 
 __all__ = ["measure", "ask", "read", "Measurements"]
 
@@ -363,8 +363,8 @@ def ask(
 def _plan_with_model(question: str, spec_type: Any, model: Any, text: Any, fields: dict[str, Any]) -> Plan:
     """Return the plan of a question about a model that is named or in memory."""
     from howsmooth.errors import InputError
-    from howsmooth.models import Model, load
-    from howsmooth.models.loading import cached_model
+    from howsmooth.models.loading import cached_model, load
+    from howsmooth.models.model import Model
     from howsmooth.questions.inputs import adapt_to_model
     from howsmooth.questions.spec import load_arguments, read_texts, spec_of
     from howsmooth.studies.plan import prepare_model

@@ -66,19 +66,19 @@ def test_replaced_attention_in_a_model(family):
     """Replacing attention by its own map changes nothing; another map changes the layers after it."""
     model = load(tiny_network(family, torch.float64))
     ids = torch.arange(5, 14)
-    clean = model.map_at(ids, kind="model")()
+    clean = model.map_at(ids, map="model")()
     own = {layer: model.attention(layer, 9) for layer in range(model.layers)}
     with replace_attention(model, own):
-        assert_close(model.map_at(ids, kind="model")(), clean, 1e-5)
+        assert_close(model.map_at(ids, map="model")(), clean, 1e-5)
     entering = model.activations(ids, range(3))
     with replace_attention(model, {1: Temperature(4.0)(own[1])}):
         now = model.activations(ids, range(3))
-        at = model.map_at(ids, kind="model")
+        at = model.map_at(ids, map="model")
         moved = at()
         assert local_lipschitz(at.f, at.x, tol=0.1).value > 0  # it is differentiable
     assert close(now[1], entering[1], FLOAT32) and (now[2] - entering[2]).abs().max() > 1e-3
     assert (moved - clean).abs().max() > 1e-3
-    assert close(model.map_at(ids, kind="model")(), clean, FLOAT32)  # the replacement has ended
+    assert close(model.map_at(ids, map="model")(), clean, FLOAT32)  # the replacement has ended
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 
 from howsmooth import Estimate, InputError, SelfAttention, local_lipschitz
 from howsmooth.attack import Ball, Ellipsoid, Near, Sphere, ascend, configurations, starts, worst_case
-from howsmooth.attack.starts import layer_in_coordinates
+from howsmooth.attack.search import layer_in_coordinates
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.bounds.castin2024 import theorem1_lower, theorem1_upper
 from tests import data

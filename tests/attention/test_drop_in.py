@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -132,3 +134,26 @@ def test_autocast_gives_the_dtype_and_the_accuracy_of_pytorch(dtype):
 def test_autocast_leaves_float64_alone():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert attend(*SQUARE).dtype == torch.float64
+
+
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+def test_vectorised_jacobians_of_autograd(strategy):
+    """They apply a `vmap` of their own, below autograd, which asks no custom function for a rule."""
+    f = functools.partial(scaled_dot_product_attention, is_causal=True)
+    one = tuple(t[0, :2, :4, :3] for t in SQUARE)
+    found = torch.autograd.functional.jacobian(f, one, vectorize=True, strategy=strategy)
+    for part, expected in zip(found, torch.autograd.functional.jacobian(f, one), strict=True):
+        assert_close(part, expected)
+
+
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+def test_vectorised_hessians_of_autograd(strategy):
+    one = tuple(t[0, :1, :3, :2] for t in SQUARE)
+
+    def f(q, k, v):
+        return scaled_dot_product_attention(q, k, v).square().sum()
+
+    found = torch.autograd.functional.hessian(f, one, vectorize=True, outer_jacobian_strategy=strategy)
+    for row, expected in zip(found, torch.autograd.functional.hessian(f, one), strict=True):
+        for block, other in zip(row, expected, strict=True):
+            assert_close(block, other)

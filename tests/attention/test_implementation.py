@@ -7,7 +7,7 @@ import torch
 
 from howsmooth import attend, kernels
 from howsmooth.attention import implementation
-from howsmooth.attention.implementation import BLOCKS, KERNELS
+from howsmooth.attention.backend import BLOCKS, KERNELS
 
 
 @pytest.mark.parametrize("lead", [(), (2,), (3, 2)])

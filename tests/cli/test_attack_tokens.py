@@ -104,18 +104,6 @@ def test_bad_input(howsmooth, tiny, text_file, options, message):
     assert result.code == 2 and message in result.err and len(result.errors) == 1, result.err
 
 
-def test_names_are_those_of_the_library():
-    """The command lists them itself: their modules import torch."""
-    from howsmooth.attack.tokens import METHODS
-    from howsmooth.attack.tokens.edits import KINDS
-    from howsmooth.questions import token_attack
-
-    assert set(token_attack.METHODS) == set(METHODS) and token_attack.KINDS == KINDS
-    assert set(token_attack.ONLY_SUBSTITUTE) == {
-        name for name, method in METHODS.items() if method.kinds == ("substitute",)
-    }
-
-
 def test_one_token_is_too_short(howsmooth, tiny, tmp_path):
     one = tmp_path / "one.txt"
     one.write_text("river")

@@ -43,13 +43,11 @@ def test_attacks_in_the_file_are_not_repeated(howsmooth, tiny, text_file, tmp_pa
     line = f"attack layer {tiny} --text {text_file} --layers 0 --lengths 8 --json {lines} --artefacts {saved}"
     assert howsmooth(f"{line} --attack noise").code == 0
     (first,) = read(lines.read_text())
-    from howsmooth.attack import feature
+    from howsmooth.attack.feature import result
 
     done = []
-    real = feature.run
-    monkeypatch.setattr(
-        feature, "run", lambda attack, *args, **more: done.append(attack) or real(attack, *args, **more)
-    )
+    real = result.run
+    monkeypatch.setattr(result, "run", lambda attack, *args, **more: done.append(attack) or real(attack, *args, **more))
     assert howsmooth(f"{line} --attack noise,sign").code == 0
     kept, added = read(lines.read_text())
     assert kept == first and added["attack"]["name"] == "sign"  # exact: the line that the first run wrote

@@ -42,7 +42,7 @@ def test_figures_of_a_named_model_and_one_that_is_missing(howsmooth, tiny, tmp_p
     assert "records, 2 pictures, 1 model missing" in first.out and "records, 1 picture, 1 model missing" in first.out
     assert all(name.removesuffix(".png") in index and name in (out / "index.html").read_text() for name in pictures)
     records = lines(out / "text.jsonl")
-    assert {record["quantity"] for record in records} == {"lipschitz", "released", "scripts", "bound"}
+    assert {record["quantity"] for record in records} == {"lipschitz", "released", "released-map", "bound"}
     assert {record["text"] for record in records if record["quantity"] != "bound"} == {"embedded"}
     # The second figure has the first one's numbers, and the same command finds all of them again.
     tasks = [

@@ -234,7 +234,7 @@ def test_plan_as_a_record(howsmooth, tiny, text_file):
         ("run {file} --set lengths", ("KEY=VALUE",)),
         ("run {file} --layers 7", ("between 0 and 1, got 7",)),
         ("run {file} --samples 1000", ("tokens of text", "longer text")),
-        ("run {file} --engine cloud", ("engine.kind",)),
+        ("run {file} --engine cloud", ("engine.name",)),
         ("run no.toml", ("no.toml", "no such file")),
         ("validate {file} --tol 2", ("tol",)),
         ("resume no.sqlite", ("does not exist", "study run")),
@@ -329,7 +329,7 @@ def test_a_cluster_in_a_study_needs_an_option_as_well(howsmooth, study, monkeypa
 
     monkeypatch.setattr(ray_engine, "ray_engine", engine)
     file, address = study(), "192.0.2.1:6379"
-    file.write_text(file.read_text() + f'kind = "ray"\naddress = "{address}"\n')
+    file.write_text(file.read_text() + f'name = "ray"\naddress = "{address}"\n')
     store = file.with_suffix(".sqlite")
     for line in (f"study run {file}", f"study run {file} --set name=other", f"study resume {file}"):
         refused = howsmooth(line)

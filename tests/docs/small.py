@@ -86,7 +86,7 @@ workers = 0
 
 GAUSSIAN = """\
 [attention]
-kind = "softmax"
+name = "softmax"
 heads = [{ A = 1.0, V = -1.0 }]
 
 [tokens]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from howsmooth.dynamics import integrate, integrate_example, read_example, trajectory_records
-from howsmooth.dynamics.declaration import ATTENTION_KINDS, EXAMPLE_NAMES, parse_example
+from howsmooth.dynamics.declaration import ATTENTION_NAMES, EXAMPLE_NAMES, parse_example
 from howsmooth.dynamics.example import field_of, matrix, tokens_of, unmet_expectations
 from howsmooth.dynamics.overrides import named_matrix
 from howsmooth.errors import InputError
@@ -51,12 +51,12 @@ def test_the_sphere_has_plateaus():
     assert [p.count for p in found] == [3, 2] and found[0].start < 10 and 30 < found[0].end < 45
 
 
-@pytest.mark.parametrize("kind", ATTENTION_KINDS)
-def test_every_kind_can_be_declared(kind):
+@pytest.mark.parametrize("name", ATTENTION_NAMES)
+def test_every_kind_can_be_declared(name):
     example = parse_example(
         "mine",
         {
-            "attention": {"kind": kind, "V": -0.5},
+            "attention": {"name": name, "V": -0.5},
             "tokens": {"count": 5},
             "flow": {"until": 0.5, "frames": 3},
             "watch": {"lipschitz": True},
@@ -64,9 +64,9 @@ def test_every_kind_can_be_declared(kind):
     )
     trajectory, field = integrate_example(example)
     records = list(trajectory_records(trajectory, field, tol=0.05, lipschitz=True))
-    assert field.name == kind and len(records) == 3
+    assert field.name == name and len(records) == 3
     assert all(record["local"] > 0 for record in records)
-    assert (records[-1]["rank"] is not None) == (kind == "softmax")
+    assert (records[-1]["rank"] is not None) == (name == "softmax")
 
 
 def test_heads_add_up():
@@ -91,14 +91,14 @@ def test_tokens_are_drawn_from_their_seed():
     [
         ({"tokens": {"cuont": 3}}, "unknown key 'cuont' in tokens; did you mean 'count'"),
         ({"atention": {}}, "did you mean 'attention'"),
-        ({"attention": {"kind": "soft"}}, "attention.kind: expected 'softmax', 'l2'.*got 'soft'"),
+        ({"attention": {"name": "soft"}}, "attention.name: expected 'softmax', 'l2'.*got 'soft'"),
         ({"attention": {"heads": [{"B": 1}]}}, "unknown key 'B' in attention; known are A, V"),
         ({"tokens": {"count": 2.5}}, "tokens.count: expected an integer, got 2.5"),
         ({"tokens": {"count": 0}}, "tokens.count: expected a number greater than or equal to 1, got 0"),
         ({"tokens": {"points": [["a"]]}}, "tokens.points: expected a list of rows of numbers"),
         ({"flow": {"until": "far"}}, "flow.until: expected a number, got 'far'"),
         ({"flow": {"coordinates": "renormalised", "sphere": True}}, "off the sphere"),
-        ({"attention": {"kind": "l2", "causal": True}}, "only with softmax"),
+        ({"attention": {"name": "l2", "causal": True}}, "only with softmax"),
         ({"tokens": 3}, "tokens: expected a table, got 3"),
         ({"expect": 3}, "expect: expected a table, got 3"),
         ({"expect": {"clusters": {"at_most": "4"}}}, "expect.clusters: expected a number, got '4'"),
@@ -111,7 +111,7 @@ def test_tokens_are_drawn_from_their_seed():
         ({"tokens": {"points": [[1.0, 2.0]], "count": 5}}, "points without another"),
         ({"tokens": {"points": [[1.0, 2.0]], "size": 5.0}}, "points without another"),
         ({"attention": {"bias": 1.0}}, "bias only with sigmoid"),
-        ({"attention": {"eps": 0.5, "kind": "l2"}}, "eps only with sinkhorn"),
+        ({"attention": {"eps": 0.5, "name": "l2"}}, "eps only with sinkhorn"),
         ({"attention": {"A": 2.0, "heads": [{"A": 1.0}]}}, "A and V in the heads"),
         ({"tokens": {"count": True}}, "tokens.count: expected an integer, got True"),
         ({"flow": {"saves": 41}}, "mine: flow: expected frames, got saves; rename it"),
@@ -158,7 +158,7 @@ def test_replaced_values_are_checked():
 
 def test_records_of_a_flow_that_blows_up():
     trajectory, field = integrate_example(
-        parse_example("mine", {"attention": {"kind": "linear"}, "flow": {"frames": 5}})
+        parse_example("mine", {"attention": {"name": "linear"}, "flow": {"frames": 5}})
     )
     records = list(trajectory_records(trajectory, field, tol=0.1))
     assert trajectory.status == "blew up" and close(records[-1]["t"], trajectory.reached) and trajectory.reached < 10.0

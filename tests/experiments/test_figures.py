@@ -160,6 +160,13 @@ def test_tightness_of_one_layer(tiny):
     assert at_most(math.log(row["on_tokens"]["value"]), row["bounds"]["this_project.local"], tol=1e-5)
 
 
+def test_tightness_reads_the_layers_of_a_file(tmp_path):
+    from experiments.figures.tightness import layers_of_gpt2
+    from tests import data
+
+    assert [layer for layer, *_ in layers_of_gpt2(data.make_gpt2(tmp_path), 4)] == [0, 6, 11]
+
+
 def test_adversarial_curves_are_those_of_dense_jacobians_and_are_resumed(tmp_path, tiny, capsys):
     from experiments.figures import adversarial
     from tests import data

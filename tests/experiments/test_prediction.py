@@ -107,7 +107,9 @@ def made() -> list[dict]:
                 [attack(share, 1.0 + text, name) for share in (0.1, 0.5) for name in ("output", "kl")],
             )
         )
-        records.append(record(text, None, "tokens", {}, [{"value": float(-text), "says": ["a", "ab"[text % 2]]}]))
+        records.append(
+            record(text, None, "tokens", {}, [{"value": float(-text), "next_tokens": ["a", "ab"[text % 2]]}])
+        )
     return records
 
 

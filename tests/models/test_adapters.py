@@ -44,7 +44,7 @@ def test_both_paths_agree_with_the_module(name, changes):
         assert_close(inside(x), at())
         assert_close(inside.head(1)(x), at.f.head(1)(x))
         assert torch.is_tensor(model.normalisation(1).gain)
-        whole = model.map_at(given, kind="model")
+        whole = model.map_at(given, map="model")
         assert_close(whole(), network(**given).last_hidden_state[0].detach(), 1e-10)
 
 

@@ -129,7 +129,7 @@ def test_minilm():
     model = embedded("minilm", dtype=torch.float64)
     assert (model.family, model.layers, model.width) == ("bert", 6, 384)
     assert (model.heads, model.positions) == (12, 512)
-    assert model.source["kind"] == "embedded" and model.source["weights"] == "safetensors"
+    assert model.source["origin"] == "embedded" and model.source["weights"] == "safetensors"
     (chunk,) = model.chunks(default_text(), 48, 1)
     assert chunk.words[0] == "[CLS]" and chunk.words[-1] == "[SEP]" and chunk.special.sum() == 2
     want = module_outputs(model.network, chunk.ids)

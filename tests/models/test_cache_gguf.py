@@ -107,7 +107,7 @@ def test_the_weights_are_the_dequantised_ones(file, tmp_path, capfd):
     model = load(path, cache_dir=tmp_path)
     assert capfd.readouterr() == ("", "")
     assert (model.family, model.layers, model.width, model.heads, model.positions) == ("llama", 2, 64, 4, 128)
-    assert model.source["weights"] == "Q4_1 GGUF, dequantised" and model.source["kind"] == "gguf"
+    assert model.source["weights"] == "Q4_1 GGUF, dequantised" and model.source["origin"] == "gguf"
     assert len(model.source["sha256"]["tiny.Q4_1.gguf"]) == 64
     block = model.network.layers[1].self_attn
     # exact: copied from the file

@@ -91,11 +91,11 @@ def test_invalid_parts_and_kinds_and_cross_attention_are_refused():
     model = load(bert)
     for arguments, options, match in (
         ((0, "mpl"), {}, "a map among attention, head, .* did you mean 'mlp'"),
-        ((0, "head"), {}, 'head= with kind "head"'),
-        ((0, "block"), {"head": 1}, 'head= with kind "head"'),
-        ((None, "layer"), {}, "a layer for every kind"),
-        ((0, "model"), {}, "a layer for every kind"),
-        ((0, "layer"), {}, r"model\.map\(layer, kind, n=\.\.\.\)"),
+        ((0, "head"), {}, 'head= with map "head"'),
+        ((0, "block"), {"head": 1}, 'head= with map "head"'),
+        ((None, "layer"), {}, "a layer for every map"),
+        ((0, "model"), {}, "a layer for every map"),
+        ((0, "layer"), {}, r"model\.map\(layer, map, n=\.\.\.\)"),
         ((0, "head"), {"head": 4}, "a head from 0 to 3, got 4"),
         ((0, "block"), {"n": 41}, "a length from 1 to 40"),
     ):

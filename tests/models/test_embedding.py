@@ -21,7 +21,7 @@ def whole(config):
 
 
 def logits(model):
-    at = model.map_at(IDS, kind="model")
+    at = model.map_at(IDS, map="model")
     with torch.no_grad():
         return model.language_head(at.f(at.x))
 

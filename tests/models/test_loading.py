@@ -34,7 +34,7 @@ def test_a_folder_is_loaded_for_measuring(tiny_folders):
         assert (model.name, model.family, model.layers, model.width, model.heads) == (path, family, 3, 24, 4)
         assert model.positions == 64 and model.dtype == torch.float32 and model.device == torch.device("cpu")
         assert not model.network.training and not any(p.requires_grad for p in model.network.parameters())
-        assert model.source["kind"] == "folder" and model.source["path"] == path
+        assert model.source["origin"] == "folder" and model.source["path"] == path
         assert len(model.source["sha256"]["model.safetensors"]) == 64
         json.dumps(model.source)
         for key, value in tiny_network(family).state_dict().items():
@@ -74,7 +74,7 @@ def test_a_hub_model_in_the_local_cache(tiny_folders, tmp_path, monkeypatch):
     (repository / "refs" / "main").write_text(commit)
     monkeypatch.setattr(locations.constants, "HF_HUB_CACHE", str(tmp_path))
     model = load("someone/tiny")
-    assert model.source["kind"] == "hub" and model.source["repository"] == "someone/tiny"
+    assert model.source["origin"] == "hub" and model.source["repository"] == "someone/tiny"
     assert model.source["revision"] == commit and model.tokenizer is not None
     # exact: copied from the file, into which the same draw was written
     assert torch.equal(model.network.embed_tokens.weight, tiny_network("llama").embed_tokens.weight)
@@ -95,7 +95,7 @@ class TestRandom:
         assert torch.equal(state, torch.get_rng_state()), "the global generator must be left as it was"
         one, same, other = (model.network.h[1].attn.c_attn.weight for model in models)
         assert close(one, same) and not torch.allclose(one, other)
-        assert models[2].source["weights"] == "random, seed 1" and models[2].source["kind"] == "random"
+        assert models[2].source["weights"] == "random, seed 1" and models[2].source["origin"] == "random"
 
     def test_an_architecture_at_its_real_size(self):
         model = load("random:gpt2")

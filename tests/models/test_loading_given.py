@@ -32,7 +32,7 @@ def test_a_network_and_its_folder_give_the_same_model(family, tiny_folders):
     ours, theirs = (local_lipschitz(m.attention(1), x).value for m in (from_object, from_folder))
     assert close(ours, theirs, FLOAT32)
     assert from_object.tokenizer is tokenizer
-    assert from_object.source["kind"] == "object"
+    assert from_object.source["origin"] == "object"
     json.dumps(from_object.source)
 
 

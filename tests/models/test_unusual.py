@@ -297,7 +297,7 @@ def test_a_mask_that_is_drawn_at_each_pass_is_refused_unless_it_is_given():
     model, given = load(network), given_to(network)
     for ask in (
         lambda: model.map_at(given, 1),
-        lambda: model.map_at(given, kind="model"),
+        lambda: model.map_at(given, map="model"),
         lambda: model.activations(given["pixel_values"][0], [0, 1]),
         lambda: model.attention(1),
         lambda: model.normalisation(1),

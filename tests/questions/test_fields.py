@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from howsmooth.questions import find_question
 from howsmooth.questions.fields import MAX_COUNT, matrix, names, number, numbers, parse_bytes, whole
 from howsmooth.report.plan_tables import show_bytes
 
@@ -83,15 +80,12 @@ def test_formatted_sizes():
     assert [show_bytes(size) for size in (0, 1023, 1024, 5 * 2**30)] == ["0 B", "1023 B", "1.0 KiB", "5.0 GiB"]
 
 
-def test_names_that_specs_repeat_to_be_quick_are_those_of_the_modules_that_import_torch():
-    from howsmooth.attack.feature import NextToken, OutputChange, Similarity
-    from howsmooth.attack.tokens import OBJECTIVES
-    from howsmooth.spectral.solver import STOPS
-    from howsmooth.texts import CUTTINGS
+def test_every_name_that_can_be_chosen_has_a_class():
+    from howsmooth import choices
+    from howsmooth.attack.objectives import FEATURE_OBJECTIVES, TEXT_OBJECTIVES
+    from howsmooth.attack.tokens import METHODS
 
-    def allowed(question: str, name: str) -> set[str]:
-        return set(get_args(find_question(question).spec.model_fields[name].annotation))
-
-    assert allowed("measure", "stop") == set(STOPS) and allowed("measure", "cutting") == set(CUTTINGS)
-    assert allowed("token-attack", "objective") == OBJECTIVES.keys()
-    assert allowed("model-attack", "objective") == {OutputChange.name, NextToken.name, Similarity.name}
+    assert tuple(METHODS) == choices.METHODS
+    assert tuple(TEXT_OBJECTIVES) == choices.TEXT_OBJECTIVES and tuple(FEATURE_OBJECTIVES) == choices.FEATURE_OBJECTIVES
+    substituting = tuple(name for name, method in METHODS.items() if method.operations == (choices.SUBSTITUTE,))
+    assert substituting == choices.ONLY_SUBSTITUTE

@@ -101,7 +101,7 @@ def full_record(layer: int, head: int, n: int, sample: int) -> dict:
         simultaneous=None,
         model_dtype="float32",
         tol=1e-3,
-        source={"kind": "hub", "revision": "e" * 40, "sha256": {"model.safetensors": "5" * 64}},
+        source={"origin": "hub", "revision": "e" * 40, "sha256": {"model.safetensors": "5" * 64}},
         commit="a" * 40,
         versions={"howsmooth": "0.1.0", "python": "3.11", "torch": "2.13.0", "transformers": "5.22", "numpy": "2.4"},
         top_tokens=[

@@ -7,9 +7,9 @@ from howsmooth.report.attack_tables import diff_html, diff_parts, diff_text
 RECORD = {
     "words": ["a", "b", "c", "d", "e", "f", "g"],
     "edits": [
-        {"position": 1, "kind": "substitute", "token": 1},
-        {"position": 4, "kind": "insert", "token": 2},
-        {"position": 5, "kind": "duplicate", "token": 3},
+        {"position": 1, "operation": "substitute", "token": 1},
+        {"position": 4, "operation": "insert", "token": 2},
+        {"position": 5, "operation": "duplicate", "token": 3},
     ],
     "new_words": ["<B>", "X", "f"],
 }

@@ -136,12 +136,14 @@ def test_a_bound_that_does_not_apply_is_listed_with_its_reason(results):
 def test_an_attack_shows_its_edits(results):
     found = results["TokenAttack"]
     text = found._repr_html_()
-    assert found.edits and text.count("<del>") == sum(edit.kind == "substitute" for edit in found.edits)
+    assert found.edits and text.count("<del>") == sum(edit.operation == "substitute" for edit in found.edits)
 
 
 def test_all_text_is_escaped(results):
     bound = replace(results["Bound"], name=HOSTILE, holds=HOSTILE, conditions=(HOSTILE,), reference=HOSTILE)
-    attacked = replace(results["TokenAttack"], words=(HOSTILE,) * 4, says=(HOSTILE, HOSTILE), notes={"none": HOSTILE})
+    attacked = replace(
+        results["TokenAttack"], words=(HOSTILE,) * 4, next_tokens=(HOSTILE, HOSTILE), notes={"none": HOSTILE}
+    )
     shown = [
         results["Estimate"].with_tokens([HOSTILE] * 4, results["TokenGains"]),
         results["TokenGains"].with_tokens([HOSTILE] * 4),

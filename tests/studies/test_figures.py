@@ -69,8 +69,8 @@ def as_released(f, x: torch.Tensor) -> float:
 
 
 def by_scripts(model, ids: torch.Tensor, layer: int, x: torch.Tensor) -> dict:
-    """Return the record of the quantity `scripts`, the same formula for the scripts' own map."""
-    return quantities.scripts(EvaluationPoint(None, x, model, layer, ids[None], None, Solver(seed=0)))[0]
+    """Return the record of the quantity `released-map`, the same formula for the scripts' own map."""
+    return quantities.released_map(EvaluationPoint(None, x, model, layer, ids[None], None, Solver(seed=0)))[0]
 
 
 def as_the_scripts_do(f, x: torch.Tensor, steps: int = 3) -> float:
@@ -266,9 +266,9 @@ def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
     laws = laws_of(found.records)[panel]
     (line,) = (line for line in found.figure.published if line.model == "gpt2")
     assert laws["head", "lipschitz"].exponent == pytest.approx(0.5, abs=0.02)
-    assert laws["scripts", "scripts"].exponent == pytest.approx(0.5, abs=0.05)
+    assert laws["scripts", "released-map"].exponent == pytest.approx(0.5, abs=0.05)
     for record in found.records:
-        if record["model"] == "gpt2" and record["quantity"] == "scripts":
+        if record["model"] == "gpt2" and record["quantity"] == "released-map":
             assert record["value"] == pytest.approx(line.constant * record["n"] ** line.exponent, rel=0.2)
     assert laws["attention", "lipschitz"].exponent < 0.25
     assert 0.4 < laws["attention, −u", "lipschitz"].exponent < 0.6

@@ -85,7 +85,7 @@ def test_tasks_of_a_dead_node_are_retried(cluster, declared, tmp_path, monkeypat
     cluster.wait_for_nodes()
     (marks / "victim").write_text(nodes[1].node_id)
     monkeypatch.setattr(run, "run_bundle", held_work.held)
-    study = {**declared, "samples": 8, "lengths": [6, 9, 12], "engine": {"kind": "ray", "address": cluster.address}}
+    study = {**declared, "samples": 8, "lengths": [6, 9, 12], "engine": {"name": "ray", "address": cluster.address}}
     monkeypatch.setitem(plan.MAX_BATCH_TOKENS, "cpu", 48)
 
     def kill_the_held_node():

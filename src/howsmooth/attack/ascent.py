@@ -29,14 +29,19 @@ from torch import Tensor
 
 from howsmooth.attack.checks import check_count, check_masses, check_seed, describe, shift_seed, single_estimate
 from howsmooth.attack.constraints import Constraint, token_norms
-from howsmooth.attention import AttentionJacobian, Field, L2Attention, SelfAttention, SoftmaxField
+from howsmooth.attention.fields.field import Field
+from howsmooth.attention.fields.softmax import SoftmaxField
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.jacobian import AttentionJacobian
+from howsmooth.attention.l2 import L2Attention
 from howsmooth.attention.weighted import WeightedAttention, WeightedJacobian, root_weights
 from howsmooth.display import Displayed
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import Estimate, local_lipschitz
 from howsmooth.lipschitz.autodiff import AutodiffJacobian
-from howsmooth.lipschitz.local import Map, promote_half
-from howsmooth.spectral import singular_values, warm_triplet
+from howsmooth.lipschitz.estimate import Estimate
+from howsmooth.lipschitz.local import Map, local_lipschitz, promote_half
+from howsmooth.spectral.golub_kahan import singular_values
+from howsmooth.spectral.power import warm_triplet
 
 Layer = SelfAttention | L2Attention | Field
 Jacobian = AttentionJacobian | WeightedJacobian | AutodiffJacobian

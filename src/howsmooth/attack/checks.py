@@ -1,15 +1,17 @@
-"""Checks of the arguments of attacks: sizes, counts, seeds and tensors."""
+"""Checks of what the search for worst cases and the attacks are given, and the outcome of a verification."""
 
 from __future__ import annotations
 
 import math
 import sys
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import Estimate
+from howsmooth.lipschitz.estimate import Estimate
 
 # Tokens of magnitudes in this range can be multiplied, and the product squared, without overflow in float64.
 MIN_MAGNITUDE, MAX_MAGNITUDE = 1e-100, 1e100
@@ -81,3 +83,24 @@ def single_estimate(found: Estimate | list[Estimate]) -> Estimate:
     if isinstance(found, list):
         raise InputError(f"expected one input (n, d), got a batch of {len(found)}")
     return found
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome of a verification.
+
+    Attributes:
+        holds: whether everything agrees with what was reported.
+        wrong: what does not, in words.
+        value: the value found now.
+        reported: the value in the record.
+    """
+
+    holds: bool
+    wrong: tuple[str, ...]
+    value: float
+    reported: float
+
+    def as_record(self) -> dict[str, Any]:
+        """Return all fields as plain Python values."""
+        return {**asdict(self), "wrong": list(self.wrong)}

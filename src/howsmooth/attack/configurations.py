@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from howsmooth.attack.checks import check_count, check_seed, check_size, single_estimate
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Refused
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.two_points import two_points
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import Estimate, local_lipschitz
+from howsmooth.lipschitz.estimate import Estimate
+from howsmooth.lipschitz.local import local_lipschitz
 
 SIGN_TOLERANCE = 1e-2  # relative width of the intervals by which `castin` compares both signs
 GROUP_DISTANCES = [2.0**-i for i in range(1, 9)]  # of the group that attends to a far token, relative to the radius
@@ -33,7 +34,7 @@ class Configuration:
 
     Attributes:
         tokens: (n, d), float64.
-        kind: the name of the construction.
+        name: the name of the construction.
         radius: the largest norm of a token that was allowed.
         head: the head for which it is constructed; None for a whole layer.
         about: the numbers behind the construction, in words.
@@ -43,7 +44,7 @@ class Configuration:
     """
 
     tokens: Tensor = field(repr=False)
-    kind: str
+    name: str
     radius: float
     head: int | None
     about: str

@@ -17,7 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from howsmooth.attention import L2Attention, SelfAttention, attend
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.l2 import L2Attention
+from howsmooth.attention.op import attend
 from howsmooth.errors import InputError
 
 VALUES = ("own", "tied")

@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from howsmooth import choices
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
-    from howsmooth.models import TokenEmbedding
+    from howsmooth.models.embedding import TokenEmbedding
 
 FLIP_MARGIN = 1e-3  # smaller margins between logits may be rounding of float32
 
@@ -106,7 +107,7 @@ class FeatureObjective(Objective):
 class OutputChange(FeatureObjective):
     """‖f(X') − f(X)‖_F: the change of a layer's output, or of the last hidden states of a model."""
 
-    name = "output"
+    name = choices.OUTPUT
     unit = "‖f(X+E) − f(X)‖"
 
     def coordinates(self, y: Tensor) -> Tensor:
@@ -131,7 +132,7 @@ class NextToken(FeatureObjective):
     head: torch.nn.Module = field(repr=False)
     position: int | None = -1
 
-    name = "next-token"
+    name = choices.NEXT_TOKEN
     unit = "KL, nats"
 
     def coordinates(self, y: Tensor) -> Tensor:
@@ -178,7 +179,7 @@ class Similarity(FeatureObjective):
 
     token: int | None = None
 
-    name = "cosine"
+    name = choices.COSINE
     unit = "cosine with the clean embedding"
     clean_value = 1.0
 
@@ -193,7 +194,7 @@ class Similarity(FeatureObjective):
 
 
 FEATURE_OBJECTIVES: dict[str, type[FeatureObjective]] = {
-    kind.name: kind for kind in (OutputChange, NextToken, Similarity)
+    known.name: known for known in (OutputChange, NextToken, Similarity)
 }
 
 
@@ -275,7 +276,7 @@ class Flip(_NextTokenObjective):
 
     threshold: float | None = FLIP_MARGIN
 
-    name = "flip"
+    name = choices.FLIP
     has_zero_gradient = False
 
     def value(self, features: Tensor, reference: Tensor, positions: Tensor) -> Tensor:
@@ -289,7 +290,7 @@ class Flip(_NextTokenObjective):
 class KL(_NextTokenObjective):
     """The change of the next-token distribution."""
 
-    name = "kl"
+    name = choices.KL
 
     def value(self, features: Tensor, reference: Tensor, positions: Tensor) -> Tensor:
         """Return KL(p ‖ p') in nats."""
@@ -308,7 +309,7 @@ class Hidden(TextObjective):
 
     layer: int | None = None
 
-    name = "hidden"
+    name = choices.HIDDEN
 
     def features(self, embedding: TokenEmbedding, vectors: Tensor) -> Tensor:
         """Return the hidden states or attention outputs (b, n, d)."""
@@ -325,7 +326,7 @@ class Hidden(TextObjective):
 class Cosine(TextObjective):
     """The cosine distance of mean-pooled embeddings."""
 
-    name = "cosine"
+    name = choices.COSINE
 
     def features(self, embedding: TokenEmbedding, vectors: Tensor) -> Tensor:
         """Return the mean of the last hidden states, (b, d)."""
@@ -337,4 +338,4 @@ class Cosine(TextObjective):
         return (1 - torch.nn.functional.cosine_similarity(features, reference, dim=-1)).clamp(min=0)
 
 
-TEXT_OBJECTIVES: dict[str, type[TextObjective]] = {kind.name: kind for kind in (Flip, KL, Hidden, Cosine)}
+TEXT_OBJECTIVES: dict[str, type[TextObjective]] = {known.name: known for known in (Flip, KL, Hidden, Cosine)}

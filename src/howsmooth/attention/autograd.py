@@ -26,7 +26,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active
-from torch._C._functorch import TransformType, get_interpreter_stack
+from torch._C._functorch import TransformType, get_interpreter_stack, is_legacy_batchedtensor
 from torch._functorch.utils import unwrap_dead_wrappers
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
@@ -34,6 +34,7 @@ from howsmooth.attention import backend, blockwise
 from howsmooth.attention.pattern import Pattern
 
 T = TypeVar("T")
+_LEVEL = 1  # of the `vmap` in autograd, which PyTorch does not nest
 
 
 def _traceable(compute: Callable[..., T]) -> Callable[..., T]:
@@ -57,6 +58,8 @@ class Batchable(torch.autograd.Function):
         """Apply the map."""
         if _are_functorch_transforms_active():
             return super().apply(*args)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        if (batched := batched_by_autograd(*args)) is not None:
+            return cls._apply_below_autograd(batched, *args)
         # As in torch.autograd.Function, without binding arguments to names, which takes longer than a small kernel.
         base: Any = super(torch.autograd.Function, cls)
         return base.apply(*unwrap_dead_wrappers(args))
@@ -72,6 +75,15 @@ class Batchable(torch.autograd.Function):
 
         out = cls.apply(*(lead(arg, dim) for arg, dim in zip(args, in_dims, strict=True)))
         return out, (0,) * len(out) if isinstance(out, tuple) else 0
+
+    @classmethod
+    def _apply_below_autograd(cls, batched: Tensor, *args: Any) -> Any:
+        """Apply the map to tensors that `batched_by_autograd` finds, with that axis in front."""
+        size = len(torch._remove_batch_dim(batched, _LEVEL, 1, 0))
+        out = cls.apply(*(torch._remove_batch_dim(t, _LEVEL, size, 0) if isinstance(t, Tensor) else t for t in args))
+        if isinstance(out, tuple):
+            return tuple(torch._add_batch_dim(t, 0, _LEVEL) for t in out)
+        return torch._add_batch_dim(out, 0, _LEVEL)
 
 
 class Attend(Batchable):
@@ -348,6 +360,15 @@ def log_sum_exp(normaliser: Tensor) -> Tensor:
 def records(*tensors: Tensor | None) -> bool:
     """Return whether autograd records operations on these tensors for a backward pass."""
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def batched_by_autograd(*args: Any) -> Tensor | None:
+    """Return a tensor with a hidden axis, if there is one.
+
+    `torch.autograd.grad(…, is_grads_batched=True)`, and `vectorize=True` of `torch.autograd.functional` with it, has a
+    `vmap` of its own, which asks no function for a rule and lacks rules for views.
+    """
+    return next((t for t in args if isinstance(t, Tensor) and is_legacy_batchedtensor(t)), None)
 
 
 def needs_means(*tensors: Tensor | None) -> bool:

@@ -25,7 +25,7 @@ from howsmooth.attention.dense_products import (
 from howsmooth.attention.op import pattern_of
 from howsmooth.attention.weights import is_finite
 from howsmooth.errors import InputError
-from howsmooth.spectral import LinearOperator
+from howsmooth.spectral.operator import LinearOperator
 from howsmooth.spectral.rounding import moved
 
 if TYPE_CHECKING:

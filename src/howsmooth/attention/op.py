@@ -23,7 +23,7 @@ from howsmooth.attention.arguments import (
     offset_of,
     shape_of,
 )
-from howsmooth.attention.autograd import Attend, Pushforward, needs_means, records, transforms
+from howsmooth.attention.autograd import Attend, Pushforward, batched_by_autograd, needs_means, records, transforms
 from howsmooth.attention.pattern import Pattern, ScoreBias, ScoreFunction
 from howsmooth.attention.sparse import SparseMask
 from howsmooth.errors import InputError
@@ -317,8 +317,8 @@ def _value_and_tangent(
 ) -> list[tuple[Tensor, Tensor | None]]:
     """Return the output, and the log-sum-exp if asked for, each with its tangent."""
     dq, dk, dv, _, d_table = along
-    is_recorded = records(*at[:3], at[4], dq, dk, dv, d_table)
-    compute, push = (Attend.apply, Pushforward.apply) if is_recorded else (Attend.forward, Pushforward.forward)
+    by_autograd = records(*at[:3], at[4], dq, dk, dv, d_table) or batched_by_autograd(dq, dk, dv, d_table) is not None
+    compute, push = (Attend.apply, Pushforward.apply) if by_autograd else (Attend.forward, Pushforward.forward)
     o, normaliser, *lse = compute(*at, pattern, with_lse)
     values = [o, *lse]
     if dq is None and dk is None and dv is None and d_table is None:

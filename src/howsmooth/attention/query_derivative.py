@@ -19,7 +19,7 @@ from howsmooth.attention import blockwise
 from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.op import pattern_of
 from howsmooth.errors import InputError
-from howsmooth.spectral import LinearOperator
+from howsmooth.spectral.operator import LinearOperator
 
 # Entries of the largest temporary tensor (rows, w, keys) while factors are computed: 32 MiB in float64.
 FACTOR_BLOCK_ENTRIES = 1 << 22

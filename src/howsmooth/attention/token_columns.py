@@ -21,7 +21,7 @@ from howsmooth.attention import blockwise
 from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.op import pattern_of
 from howsmooth.attention.query_derivative import QueryDerivative
-from howsmooth.spectral import LinearOperator
+from howsmooth.spectral.operator import LinearOperator
 
 
 class TokenColumns(LinearOperator):

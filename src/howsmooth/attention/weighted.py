@@ -19,7 +19,7 @@ from torch import Tensor
 from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.jacobian import MovedJacobian
 from howsmooth.errors import InputError
-from howsmooth.spectral import FunctionOperator, LinearOperator
+from howsmooth.spectral.operator import FunctionOperator, LinearOperator
 
 
 class WeightedAttention:

@@ -6,8 +6,18 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from howsmooth.attention import L2Attention, SelfAttention
-from howsmooth.bounds import castin2024, geshkovski2023, kim2021, mean_field, normalisation, this_project, yudin2025
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.l2 import L2Attention
+from howsmooth.bounds import (
+    castin2024,
+    geshkovski2023,
+    heads_together,
+    kim2021,
+    mean_field,
+    normalisation,
+    this_project,
+    yudin2025,
+)
 from howsmooth.bounds.ball import BallCertificate, certify_ball, vacuous_eps
 from howsmooth.bounds.bound import Bound, Bounds, Refused
 from howsmooth.bounds.conditions import check_tokens
@@ -26,6 +36,7 @@ __all__ = [
     "BallCertificate",
     "LayerForm",
     "this_project",
+    "heads_together",
     "castin2024",
     "geshkovski2023",
     "kim2021",
@@ -42,6 +53,7 @@ BALL_BOUNDS: tuple[Callable[[SelfAttention | LayerForm, int, float], Bound], ...
     this_project.theorem1_with_bias,
     this_project.upper,
     this_project.upper_in_n_and_a,
+    heads_together.upper,
     this_project.lower,
     this_project.two_point_lower,
     geshkovski2023.n_free_upper,

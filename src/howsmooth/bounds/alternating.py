@@ -21,7 +21,7 @@ import math
 import torch
 from torch import Tensor
 
-from howsmooth.spectral import attained_p_norm
+from howsmooth.spectral.power import attained_p_norm
 
 BLOCK = 512  # atoms of one sign in a row: the norm is below that of infinitely many by less than 0.2 %
 _SEARCH_BLOCK = 32

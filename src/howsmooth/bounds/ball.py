@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.bounds import this_project
 from howsmooth.bounds.bound import Bound, Refused, exp, log
 from howsmooth.bounds.conditions import LARGEST_RADIUS, check_eps, is_number, mask_of_tokens, require_no_bias

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
 from howsmooth.attention.argmax import argmax_keys
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Bound, Refused, log
 from howsmooth.bounds.form import LayerForm, form_of

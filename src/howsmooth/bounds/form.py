@@ -26,7 +26,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.pattern import Pattern
 from howsmooth.bounds.bound import Refused
 from howsmooth.bounds.conditions import check_radius, check_weights

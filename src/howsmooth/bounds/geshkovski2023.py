@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Bound, log
 from howsmooth.bounds.form import LayerForm, form_of

@@ -20,8 +20,8 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from howsmooth.attention import Rotary
 from howsmooth.attention.blockwise import Linearisation
+from howsmooth.attention.rotary import Rotary
 from howsmooth.bounds.conditions import check_padding, check_tokens
 from howsmooth.bounds.form import LayerForm
 from howsmooth.bounds.norms import (

@@ -8,7 +8,8 @@ import torch
 from scipy.special import lambertw
 from torch import Tensor
 
-from howsmooth.attention import L2Attention, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.l2 import L2Attention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Bound, log
 from howsmooth.bounds.form import LayerForm, form_of

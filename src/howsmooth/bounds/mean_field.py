@@ -18,7 +18,7 @@ import math
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.alternating import alternating_norm
 from howsmooth.bounds.bound import Bound, Refused, log

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from howsmooth.attention import Normalisation
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.bounds.bound import Bound, Refused, log, log_sum
 from howsmooth.bounds.conditions import is_number
 from howsmooth.errors import InputError

@@ -25,12 +25,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from howsmooth.attention import Rotary
+from howsmooth.attention.rotary import Rotary
 from howsmooth.bounds.bound import Refused
 from howsmooth.bounds.norms import TINY, UNIT_ROUNDOFF
 from howsmooth.bounds.overlap import CombinedHeads
 from howsmooth.errors import InputError
-from howsmooth.spectral import FunctionOperator, Solver, singular_values
+from howsmooth.spectral.golub_kahan import singular_values
+from howsmooth.spectral.operator import FunctionOperator
+from howsmooth.spectral.solver import Solver
 
 NAME = "form"
 MAX_ENTRIES = 2**22  # of the h·n² probabilities; some twenty tensors of that size are held

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Bound, log, log_sum
 from howsmooth.bounds.form import LayerForm, form_of

@@ -10,6 +10,7 @@ TITLES = {
     "this_project.theorem1_with_bias": "Theorem 1 with biases",
     "this_project.upper": "sharper Theorem 1",
     "this_project.upper_in_n_and_a": "sharper Theorem 1, finite as n → ∞",
+    "heads_together.upper": "all heads together",
     "this_project.lower": "two-point example, one head",
     "this_project.two_point_lower": "two-point example",
     "geshkovski2023.n_free_upper": "Geshkovski et al. 2023, any n",

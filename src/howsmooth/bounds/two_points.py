@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.bounds.conditions import check_n, check_radius, require_no_window
 from howsmooth.bounds.form import LayerForm, form_of
 

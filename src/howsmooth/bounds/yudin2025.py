@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.bounds import conditions
 from howsmooth.bounds.bound import Bound, log
 from howsmooth.bounds.form import LayerForm, form_of

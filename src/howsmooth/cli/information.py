@@ -92,7 +92,7 @@ def _packages() -> Iterator[tuple[str, str | Text]]:
 
 def _embedded_models() -> Iterator[tuple[str, str | Text]]:
     """Yield the models that are available as packages."""
-    from howsmooth.models import EMBEDDED
+    from howsmooth.models.embedded import EMBEDDED
     from howsmooth.records.provenance import installed
 
     for name, embedded in EMBEDDED.items():
@@ -134,7 +134,7 @@ def attention_on(device: str) -> str:
     import torch
 
     from howsmooth import kernels
-    from howsmooth.attention.implementation import implementation_on
+    from howsmooth.attention.backend import implementation_on
 
     dtypes = {dtype: implementation_on(device, dtype) for dtype in kernels.DTYPES}
     if all(found.reason for found in dtypes.values()):
@@ -150,7 +150,7 @@ def attention_on(device: str) -> str:
 
 def _cache_size() -> str:
     """Return the folder of the cache and its size."""
-    from howsmooth.models import cache_root
+    from howsmooth.models.cache import cache_root
     from howsmooth.report.plan_tables import show_bytes
 
     folder = cache_root()

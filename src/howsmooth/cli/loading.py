@@ -18,7 +18,7 @@ from howsmooth.questions.spec import ModelSpec, load_arguments, read_texts, sele
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
     from howsmooth.texts.corpora import Corpus
 
 
@@ -67,7 +67,7 @@ def load_model_and_text(
 
 def _check_weights(model: Model, spec: ModelSpec) -> None:
     """Raise InputError unless the attention of a model is available as weights, and not only as a module."""
-    from howsmooth.attention import SelfAttention
+    from howsmooth.attention.heads import SelfAttention
 
     attention = model.attention(int(spec.layers[0]), spec.lengths[0], extrapolate=spec.inputs == "normalised")
     if not isinstance(attention, SelfAttention):

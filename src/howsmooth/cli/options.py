@@ -144,7 +144,7 @@ def spec_field(name: str, spec: type[Spec] = MeasureSpec) -> Any:
     if name in LOADING_FIELDS:
         return ModelChoice.model_fields[name]
     if name in ENGINE_FIELDS:
-        return EngineSpec.model_fields["kind" if name == "engine" else name]
+        return EngineSpec.model_fields["name" if name == "engine" else name]
     return spec.model_fields[name]
 
 
@@ -307,7 +307,7 @@ def study_keys(options: dict[str, Any], question: str = "measure") -> dict[str, 
     for name in fields:
         if name in given and name not in ("model", "models", "texts", "engine"):
             keys[name] = given[name]
-    engine = {("kind" if name == "engine" else name): given[name] for name in ENGINE_FIELDS if name in given}
+    engine = {("name" if name == "engine" else name): given[name] for name in ENGINE_FIELDS if name in given}
     return keys | ({"engine": engine} if engine else {})
 
 
@@ -330,7 +330,7 @@ def _namer(question: str) -> Callable[[str], str]:
         if parts[0] == spec.argument:
             return parts[0].upper()
         if parts[0] == "engine" and len(parts) > 1:
-            return option_name(parts[1])
+            return "--engine" if parts[1] == "name" else option_name(parts[1])
         field = spec.model_fields.get(parts[0])
         return option_name(parts[0]) if field is None else flag_of(parts[0], field)
 
@@ -357,7 +357,7 @@ def overrides(settings: tuple[str, ...], options: dict[str, Any]) -> dict[str, A
                 raise InputError(f"expected --set with a key of the study, got {path.strip()!r}; set {outer[0]} whole")
         table[last] = _parse_toml_value(value)
     engine = keys.get("engine")
-    if isinstance(engine, dict) and engine.get("kind") == "local":
+    if isinstance(engine, dict) and engine.get("name") == "local":
         engine.setdefault("address", None)  # that of the file belongs to the engine that is replaced
     return keys
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from howsmooth.errors import InputError
 from howsmooth.reading import replacing
-from howsmooth.records import PER_TOKEN, ExistingLines, csv_line, records_stdout, sealed_line
+from howsmooth.records.lines import PER_TOKEN, ExistingLines, csv_line, records_stdout, sealed_line
 from howsmooth.records.lock import only_writer
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from howsmooth.report.output_paths import check_animation_path, check_plot_path
 from howsmooth.report.rows import ACCEPTED_STATUSES, counted, model_name
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
     from howsmooth.questions.question import Question
     from howsmooth.questions.spec import ModelSpec
     from howsmooth.studies.plan import Plan

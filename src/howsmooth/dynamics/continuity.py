@@ -25,7 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.attention.fields import Field, L2Field, SoftmaxField
+from howsmooth.attention.fields.field import Field
+from howsmooth.attention.fields.softmax import L2Field, SoftmaxField
 from howsmooth.dynamics.grid import Density, Grid
 from howsmooth.dynamics.velocity import heads_of
 from howsmooth.errors import InputError, NotConverged

@@ -53,9 +53,9 @@ def _expectation(value: Any) -> Any:
     return value
 
 
-AttentionKind = Literal["softmax", "l2", "sinkhorn", "linear", "sigmoid"]  # the only list of them
-ATTENTION_KINDS: tuple[AttentionKind, ...] = get_args(AttentionKind)
-NOT_GAUSSIAN = ("sigmoid",)  # a Gaussian does not stay one under these kinds
+AttentionName = Literal["softmax", "l2", "sinkhorn", "linear", "sigmoid"]  # the only list of them
+ATTENTION_NAMES: tuple[AttentionName, ...] = get_args(AttentionName)
+NOT_GAUSSIAN = ("sigmoid",)  # a Gaussian does not stay one under these
 Matrix = Annotated[Any, BeforeValidator(_matrix)]  # a multiple of the identity, a diagonal, or rows
 
 
@@ -70,7 +70,7 @@ class Attention(_Section):
     """The section `[attention]`: scores ⟨Ax, y⟩ (l2: `−|Ax − y|²`) and values Vy.
 
     Attributes:
-        kind: Kind of attention.
+        name: Which attention: softmax, l2, …
         A: Matrix of the scores: a number (times the identity), a diagonal, or rows.
         V: Matrix of the values, likewise.
         bias: Bias of sigmoid attention.
@@ -79,7 +79,7 @@ class Attention(_Section):
         heads: Softmax heads, whose outputs are added; A and V are then given there.
     """
 
-    kind: AttentionKind = "softmax"
+    name: AttentionName = "softmax"
     A: Matrix = 1.0
     V: Matrix = 1.0
     bias: float = 0.0
@@ -89,13 +89,13 @@ class Attention(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Attention:
-        for key, kind, without in (("bias", "sigmoid", 0.0), ("eps", "sinkhorn", 1.0)):
-            if self.kind != kind and getattr(self, key) != without:
-                raise ValueError(f"expected {key} only with {kind}, got it with {self.kind}; leave it out")
+        for key, only, without in (("bias", "sigmoid", 0.0), ("eps", "sinkhorn", 1.0)):
+            if self.name != only and getattr(self, key) != without:
+                raise ValueError(f"expected {key} only with {only}, got it with {self.name}; leave it out")
         if self.heads and not self.A == self.V == 1.0:
             raise ValueError("expected A and V in the heads, got them in [attention], too; leave those out")
-        if self.kind != "softmax" and (self.heads or self.causal):
-            raise ValueError(f"expected heads and causal only with softmax, got them with {self.kind}")
+        if self.name != "softmax" and (self.heads or self.causal):
+            raise ValueError(f"expected heads and causal only with softmax, got them with {self.name}")
         return self
 
 
@@ -217,7 +217,7 @@ class Example(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Example:
-        one_head = self.attention.kind == "softmax" and not self.attention.heads
+        one_head = self.attention.name == "softmax" and not self.attention.heads
         if self.flow.coordinates == "renormalised" and (not one_head or self.flow.sphere or self.flow.noise):
             raise ValueError(
                 "expected softmax attention of one head, off the sphere and without noise for "

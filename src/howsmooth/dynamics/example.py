@@ -8,7 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.attention import Field, L2Field, LinearField, SelfAttention, SigmoidField, SinkhornField, SoftmaxField
+from howsmooth.attention.fields.field import Field
+from howsmooth.attention.fields.integrals import LinearField, SigmoidField
+from howsmooth.attention.fields.sinkhorn import SinkhornField
+from howsmooth.attention.fields.softmax import L2Field, SoftmaxField
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.dynamics.declaration import Attention, Example, Matrix, Tokens, check_matrix
 from howsmooth.dynamics.integration import integrate
 from howsmooth.dynamics.renormalised import Renormalised
@@ -26,13 +30,13 @@ def field_of(attention: Attention, d: int) -> Field:
     """
     A, V = matrix(attention.A, d, "A"), matrix(attention.V, d, "V")
     eye = torch.eye(d, dtype=torch.float64)
-    if attention.kind == "l2":
+    if attention.name == "l2":
         return L2Field(A, eye, V)
-    if attention.kind == "sinkhorn":
+    if attention.name == "sinkhorn":
         return SinkhornField(A, V, eps=attention.eps)
-    if attention.kind == "linear":
+    if attention.name == "linear":
         return LinearField(A, V)
-    if attention.kind == "sigmoid":
+    if attention.name == "sigmoid":
         return SigmoidField(A, V, bias=attention.bias)
     pairs = [
         (matrix(h.A, d, f"heads[{i}].A"), matrix(h.V, d, f"heads[{i}].V")) for i, h in enumerate(attention.heads)

@@ -36,10 +36,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from howsmooth.attention.fields import Field, L2Field, LinearField, MeanPooling, SinkhornField, SoftmaxField
+from howsmooth.attention.fields.field import Field
+from howsmooth.attention.fields.integrals import LinearField, MeanPooling
+from howsmooth.attention.fields.sinkhorn import SinkhornField
+from howsmooth.attention.fields.softmax import L2Field, SoftmaxField
 from howsmooth.dynamics.velocity import heads_of
 from howsmooth.errors import InputError
-from howsmooth.transport import gaussian_wasserstein
+from howsmooth.transport.distances import gaussian_wasserstein
 
 _ROUNDING_TOLERANCE = 1e-10  # relative to ‖S‖: for the asymmetry of S and for negative eigenvalues
 Array = NDArray[np.float64]

@@ -25,7 +25,7 @@ import torch
 from scipy.integrate import DOP853, LSODA, RK45, Radau
 from torch import Tensor
 
-from howsmooth.attention.fields import Field
+from howsmooth.attention.fields.field import Field
 from howsmooth.dynamics.gaussian import Array, Closure, GaussianState, closure
 from howsmooth.dynamics.integration import integrate
 from howsmooth.errors import InputError

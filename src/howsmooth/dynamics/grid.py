@@ -16,7 +16,7 @@ from torch import Tensor
 
 from howsmooth.dynamics.gaussian import GaussianState
 from howsmooth.errors import InputError
-from howsmooth.transport import TokenMeasure
+from howsmooth.transport.measures import TokenMeasure
 
 _ROUNDING = 1e-12  # per cell: how far the total mass may be from 1
 

@@ -16,8 +16,9 @@ from torch import Tensor
 from howsmooth.dynamics.fixed_steps import FixedStep, steps_of
 from howsmooth.dynamics.velocity import Layer, Velocity, as_velocity, tangent
 from howsmooth.errors import InputError
-from howsmooth.spectral import LinearOperator, MatrixOperator, SingularTriplets, restrict, singular_values
-from howsmooth.spectral.result import CONVERGED
+from howsmooth.spectral.golub_kahan import singular_values
+from howsmooth.spectral.operator import LinearOperator, MatrixOperator, restrict
+from howsmooth.spectral.result import CONVERGED, SingularTriplets
 from howsmooth.spectral.rounding import moved
 from howsmooth.spectral.solver import Solver, SolverOptions
 

@@ -22,14 +22,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsmooth.attention.fields import Field
+from howsmooth.attention.fields.field import Field
 from howsmooth.dynamics.continuity import density_flow
 from howsmooth.dynamics.gaussian import GaussianState
 from howsmooth.dynamics.gaussian_flows import gaussian_flow
 from howsmooth.dynamics.grid import Density
 from howsmooth.dynamics.integration import integrate
 from howsmooth.errors import InputError
-from howsmooth.transport import TimedMeasure, TokenMeasure, conditional_distance, wasserstein
+from howsmooth.transport.conditional import conditional_distance
+from howsmooth.transport.distances import wasserstein
+from howsmooth.transport.measures import TimedMeasure, TokenMeasure
 
 _ATOMS_PER_CELL = 8  # of the limit in d = 1, so that the discretisation does not affect the distance
 

@@ -11,11 +11,11 @@ from howsmooth.errors import InputError
 # Keys of each section of an example that a question may change, and the names of its options where they differ.
 OVERRIDES = {
     "tokens": ("count", "dim", "size", "seed"),
-    "attention": ("kind", "causal"),
+    "attention": ("name", "causal"),
     "flow": ("coordinates", "sphere", "until", "solver", "steps", "rtol", "noise", "frames"),
     "watch": ("tol", "lipschitz"),
 }
-_OPTIONS = {"count": "particles", "kind": "attention", "tol": "together"}
+_OPTIONS = {"count": "particles", "name": "attention", "tol": "together"}
 
 
 def override_example(declared: Example, changes: dict[str, Any]) -> Example:
@@ -28,7 +28,7 @@ def override_example(declared: Example, changes: dict[str, Any]) -> Example:
 def declared_attention(
     example: str | None,
     *,
-    kind: str | None,
+    name: str | None,
     a: Any,
     v: Any,
     dim: int | None,
@@ -52,7 +52,7 @@ def declared_attention(
             f"expected --A and --V for attention of one head, got them with the heads of {example}; change the file"
         )
     declared = declared.replace(
-        "attention", kind=kind, A=named_matrix(a, d, 2 * seed), V=named_matrix(v, d, 2 * seed + 1)
+        "attention", name=name, A=named_matrix(a, d, 2 * seed), V=named_matrix(v, d, 2 * seed + 1)
     ).replace("flow", until=until)
     for name in ("A", "V"):
         check_matrix(getattr(declared.attention, name), d, name)

@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention, attend
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.op import attend
 from howsmooth.dynamics.velocity import single_head_matrices
 from howsmooth.errors import InputError
 

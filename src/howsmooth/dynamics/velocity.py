@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.attention import L2Attention, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.l2 import L2Attention
 from howsmooth.errors import InputError
 
 Layer = Any  # a Field, an attention layer or any map of tokens (n, d) → (n, d)

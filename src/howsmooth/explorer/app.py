@@ -11,7 +11,7 @@ from howsmooth.explorer.catalog import ModelCatalog
 from howsmooth.explorer.choice import Choice, prepare
 from howsmooth.explorer.forms import Form
 from howsmooth.explorer.html import message
-from howsmooth.spectral import before_each_product
+from howsmooth.spectral.products import before_each_product
 
 QUEUE = "compute"  # one queue for all computations; one runs at a time
 

@@ -13,7 +13,9 @@ from pathlib import Path
 from howsmooth.attack.objectives import TEXT_OBJECTIVES
 from howsmooth.errors import InputError
 from howsmooth.explorer.limits import Limits
-from howsmooth.models import EMBEDDED, Model, load
+from howsmooth.models.embedded import EMBEDDED
+from howsmooth.models.loading import load
+from howsmooth.models.model import Model
 
 _MAX_LOADED = 2  # models in memory
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -63,7 +65,7 @@ class ModelCatalog:
         try:
             _ = self.load(name).language_head
         except InputError:
-            return [objective for objective, kind in TEXT_OBJECTIVES.items() if not kind.uses_last_token]
+            return [name for name, objective in TEXT_OBJECTIVES.items() if not objective.uses_last_token]
         return list(TEXT_OBJECTIVES)
 
     def _local(self) -> dict[str, Path]:

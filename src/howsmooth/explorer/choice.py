@@ -8,7 +8,7 @@ from typing import Any
 
 from howsmooth.errors import InputError
 from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.models import Model
+from howsmooth.models.model import Model
 from howsmooth.questions.command_line import command_line
 from howsmooth.questions.inputs import resolve
 from howsmooth.questions.spec import ModelSpec

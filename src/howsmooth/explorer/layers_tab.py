@@ -23,8 +23,8 @@ from howsmooth.explorer.forms import texts_of
 from howsmooth.explorer.question_tab import components_of
 from howsmooth.explorer.tabs import layers_form
 from howsmooth.report.colours import Colouring, gain_colouring, share_colouring
-from howsmooth.studies import measure, move_each_token, move_one_token
-from howsmooth.studies.token_effects import moves_tokens_in_one_pass
+from howsmooth.studies.run import measure
+from howsmooth.studies.token_effects import move_each_token, move_one_token, moves_tokens_in_one_pass
 
 
 def layers_tab(app: App) -> None:

@@ -20,7 +20,7 @@ from howsmooth.explorer.layers_tab import layers_tab
 from howsmooth.explorer.limits import Limits, server_name
 from howsmooth.explorer.question_tab import question_form
 from howsmooth.explorer.tabs import forms_of_tabs
-from howsmooth.texts import default_text
+from howsmooth.texts.corpora import default_text
 
 TITLE = "How smooth is attention?"
 _WITHOUT_MODEL = ("Measures", "Flows")  # tabs on which the model and the text have no effect

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from howsmooth.attack.tokens import METHODS, OBJECTIVES
+from howsmooth.attack.objectives import TEXT_OBJECTIVES
+from howsmooth.attack.tokens.attack import METHODS
 from howsmooth.explorer.choice import SHORTEST_LENGTH, doubling_lengths
 from howsmooth.explorer.forms import MAX_LAYER, Form, Input, spec_input
 from howsmooth.explorer.limits import Limits
 from howsmooth.fits import growth_laws
-from howsmooth.models import MAPS
+from howsmooth.models.map_types import MAPS
 from howsmooth.report.attack_tables import diff_html
 from howsmooth.report.charts import bounds_picture, growth_picture
 from howsmooth.report.figure import draw
@@ -155,7 +156,7 @@ def forms_of_tabs(limits: Limits) -> dict[str, list[Form]]:
                 "Attack the words",
                 {
                     "methods": Input("Method", "hotflip", tuple(METHODS)),
-                    "objective": Input("Objective", "cosine", tuple(OBJECTIVES)),
+                    "objective": Input("Objective", "cosine", tuple(TEXT_OBJECTIVES)),
                     "edits": Input("Tokens that may be edited", 2, low=1, high=5, step=1),
                     "calls": Input("Calls of the model", 40, low=10, high=200, step=10),
                 },
@@ -194,13 +195,13 @@ def law_of(records: Sequence[dict[str, Any]]) -> str:
 
 def edited_text(record: dict[str, Any]) -> str:
     """Return the difference of the texts, with the values before and after the edits above it."""
-    says = (
+    next_tokens = (
         ""
-        if not record["says"]
-        else "; next: <code>{}</code> → <code>{}</code>".format(*(escape(str(word)) for word in record["says"]))
+        if not record["next_tokens"]
+        else "; next: <code>{}</code> → <code>{}</code>".format(*(escape(str(word)) for word in record["next_tokens"]))
     )
     return (
         f"<p><b>{number(record['clean'], 3)} → {number(record['value'], 3)}</b> "
-        f"({escape(record['objective']['name'])}) in {record['calls']} calls{says}</p>"
+        f"({escape(record['objective']['name'])}) in {record['calls']} calls{next_tokens}</p>"
         f'<p class="hs-diff">{diff_html(record)}</p>'
     )

@@ -16,8 +16,7 @@ from howsmooth.lipschitz.captured import captured_modules, refuse_state_changes
 from howsmooth.lipschitz.casts import CastDetector, evaluated_in_float64, warn_of_refusal
 from howsmooth.lipschitz.forward_mode import jvp
 from howsmooth.quantised import refuse_quantised
-from howsmooth.spectral import LinearOperator
-from howsmooth.spectral.operator import refuse_autocast
+from howsmooth.spectral.operator import LinearOperator, refuse_autocast
 from howsmooth.spectral.products import MAX_SQUARABLE
 from howsmooth.spectral.rounding import moved
 

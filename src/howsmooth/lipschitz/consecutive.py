@@ -20,7 +20,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention, blockwise
+from howsmooth.attention import blockwise
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.op import pattern_of
 from howsmooth.attention.query_derivative import QueryDerivative
 from howsmooth.errors import InputError

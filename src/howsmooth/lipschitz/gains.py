@@ -9,13 +9,14 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.token_columns import TokenColumns
 from howsmooth.display import Displayed
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.lipschitz.estimate import check_token_strings
 from howsmooth.lipschitz.local import Map, jacobian, promote_half
-from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
+from howsmooth.spectral.golub_kahan import singular_values
+from howsmooth.spectral.operator import FunctionOperator, LinearOperator
 from howsmooth.spectral.result import CONVERGED, REMEDY
 from howsmooth.spectral.solver import Solver, SolverOptions
 

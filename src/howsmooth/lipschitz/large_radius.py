@@ -23,14 +23,15 @@ from typing import Any, Unpack, cast
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
 from howsmooth.attention.argmax import ArgmaxKeys, argmax_keys
 from howsmooth.attention.backend import FusedLinearisation, upcast_half
 from howsmooth.attention.blockwise import Linearisation
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import local_lipschitz, promote_half
-from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
+from howsmooth.spectral.golub_kahan import singular_values
+from howsmooth.spectral.operator import FunctionOperator, LinearOperator
 from howsmooth.spectral.solver import Solver, SolverOptions
 
 _NEGLIGIBLE_PROBABILITY = 1e-6  # of all keys but the argmax, in `LargeRadius.argmax_scale`

@@ -11,15 +11,16 @@ from typing import Any, Literal, TypeVar, Unpack, cast, overload
 import torch
 from torch import Tensor
 
-from howsmooth.attention import AttentionJacobian, SelfAttention
-from howsmooth.attention.jacobian import jacobian_with_reference
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.jacobian import AttentionJacobian, jacobian_with_reference
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.lipschitz.autodiff import AutodiffJacobian, frobenius_norm, in_float64
 from howsmooth.lipschitz.casts import warn_of_refusal
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.token_selection import TokenIndex, select_tokens
-from howsmooth.spectral import SingularTriplets, singular_values
+from howsmooth.spectral.golub_kahan import singular_values
 from howsmooth.spectral.operator import refuse_autocast
+from howsmooth.spectral.result import SingularTriplets
 from howsmooth.spectral.solver import Solver, SolverOptions
 from howsmooth.threads import few_threads_if_short
 

@@ -28,28 +28,22 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
-from howsmooth.attention.fields import Field, SoftmaxField
+from howsmooth.attention.fields.field import Field
+from howsmooth.attention.fields.softmax import SoftmaxField
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.weighted import WeightedAttention, WeightedJacobian, root_weights
 from howsmooth.errors import InputError, NotConverged
 from howsmooth.lipschitz.autodiff import AutodiffJacobian, frobenius_norm
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import promote_half
-from howsmooth.spectral import LinearOperator, SingularTriplets, singular_values
-from howsmooth.spectral.result import CONVERGED
+from howsmooth.spectral.golub_kahan import singular_values
+from howsmooth.spectral.operator import LinearOperator
+from howsmooth.spectral.result import CONVERGED, SingularTriplets
 from howsmooth.spectral.rounding import allowance, perturbation_norm
 from howsmooth.spectral.solver import Solver, SolverOptions
-from howsmooth.transport import (
-    ConditionalTransport,
-    TimedMeasure,
-    TokenMeasure,
-    Transport,
-    conditional_distance,
-    push_forward,
-    wasserstein,
-)
-from howsmooth.transport.measures import refuse_without_order
-from howsmooth.transport.wasserstein import check_exponent, power_mean
+from howsmooth.transport.conditional import ConditionalTransport, conditional_distance
+from howsmooth.transport.distances import Transport, check_exponent, power_mean, wasserstein
+from howsmooth.transport.measures import TimedMeasure, TokenMeasure, push_forward, refuse_without_order
 
 MAX_DENSE_COLUMNS = 384  # up to this size the matrix is formed and a dense SVD computed: faster, and deterministic
 MIN_LOG_WEIGHT = {torch.float64: -1400.0, torch.float32: -150.0}  # below, the square root of the weight underflows

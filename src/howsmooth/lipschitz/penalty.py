@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.autodiff import AutodiffJacobian, differentiable_attention
 from howsmooth.lipschitz.local import Map
-from howsmooth.spectral import LinearOperator, warm_triplet
+from howsmooth.spectral.operator import LinearOperator
+from howsmooth.spectral.power import warm_triplet
 
 _RANDOM_PART = 1e-2  # norm of the random vector that is added to a warm start, in case singular values have crossed
 

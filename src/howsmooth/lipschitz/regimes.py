@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.two_atoms import sequence_norm, two_atom_norm, zero_sum_norm
 

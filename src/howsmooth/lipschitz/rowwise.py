@@ -17,7 +17,8 @@ from howsmooth.attention.query_derivative import QueryDerivative
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.autodiff import AutodiffJacobian
 from howsmooth.lipschitz.gains import TokenGains
-from howsmooth.spectral import FunctionOperator, LinearOperator, singular_values
+from howsmooth.spectral.golub_kahan import singular_values
+from howsmooth.spectral.operator import FunctionOperator, LinearOperator
 from howsmooth.spectral.rounding import allowance, perturbation_norm
 from howsmooth.spectral.solver import Solver, SolverOptions
 

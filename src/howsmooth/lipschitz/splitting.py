@@ -20,8 +20,8 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
-from howsmooth.attention.fields import SoftmaxField
+from howsmooth.attention.fields.softmax import SoftmaxField
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.query_derivative import QueryDerivative
 from howsmooth.attention.weighted import root_weights
 from howsmooth.errors import InputError
@@ -30,10 +30,9 @@ from howsmooth.lipschitz.gains import TokenGains
 from howsmooth.lipschitz.local import Map, local_lipschitz
 from howsmooth.lipschitz.mean_field import check_log_weights
 from howsmooth.lipschitz.rowwise import plus_identity, rowwise_jacobian, spectral_norms
-from howsmooth.spectral import LinearOperator
+from howsmooth.spectral.operator import LinearOperator
 from howsmooth.spectral.solver import Solver, SolverOptions
-from howsmooth.transport import TokenMeasure
-from howsmooth.transport.measures import refuse_without_order
+from howsmooth.transport.measures import TokenMeasure, refuse_without_order
 
 SPLITS, DOES_NOT_SPLIT, UNDECIDED = "splits", "does not split", "undecided"
 _MIN_TOL = 1e-9  # relative width that float64 can resolve

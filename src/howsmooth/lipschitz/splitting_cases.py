@@ -13,16 +13,10 @@ from typing import Any
 
 import torch
 
-from howsmooth.attention.fields import (
-    Field,
-    L2Field,
-    LinearField,
-    MeanPooling,
-    Pointwise,
-    SigmoidField,
-    SinkhornField,
-    SoftmaxField,
-)
+from howsmooth.attention.fields.field import Field
+from howsmooth.attention.fields.integrals import LinearField, MeanPooling, Pointwise, SigmoidField
+from howsmooth.attention.fields.sinkhorn import SinkhornField
+from howsmooth.attention.fields.softmax import L2Field, SoftmaxField
 from howsmooth.lipschitz.criterion import Criterion, criterion
 
 Measure = tuple[list[list[Any]], list[Any]]  # points, logarithms of the masses

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.spectral import FunctionOperator, LinearOperator, restrict
+from howsmooth.spectral.operator import FunctionOperator, LinearOperator, restrict
 
 TokenIndex = Sequence[int] | Tensor | None
 

@@ -169,7 +169,7 @@ class LanguageHead(torch.nn.Module):
     """The language head of a model: hidden states (…, d) ↦ logits (…, vocabulary).
 
     It shares the model's weights and is differentiable in the hidden states. With
-    `at = model.map_at(chunk, kind="model")`, `model.language_head(at.f(at.x))` are the logits of a chunk.
+    `at = model.map_at(chunk, map="model")`, `model.language_head(at.f(at.x))` are the logits of a chunk.
     """
 
     def __init__(self, whole: PreTrainedModel) -> None:

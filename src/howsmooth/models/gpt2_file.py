@@ -10,7 +10,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from howsmooth.attention import Normalisation, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.errors import InputError
 from howsmooth.models.embedded import sha256_of
 from howsmooth.models.memory import free_memory
@@ -73,7 +74,7 @@ class AttentionFile(Model):
             )
         self.layers, self.width = len(self._numbers), len(self._tensors[f"h.{self._numbers[0]}.attn.c_attn.weight"])
         self.source = {
-            "kind": "file",
+            "origin": "file",
             "path": str(path),
             "sha256": sha256,
             "weights": f"attention layers {', '.join(map(str, self._numbers))} alone",

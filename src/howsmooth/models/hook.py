@@ -30,7 +30,7 @@ from transformers.masking_utils import (
     sliding_window_overlay,
 )
 
-from howsmooth.attention import attend
+from howsmooth.attention.op import attend
 from howsmooth.errors import InputError
 
 NAME, NAME_WITH_TABLES = "howsmooth", "howsmooth_tables"

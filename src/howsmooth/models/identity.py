@@ -34,17 +34,7 @@ _TOKENIZER_FILES = (
     "added_tokens.json",
 )
 _OTHER_FILES = ("config.json", "preprocessor_config.json", "processor_config.json", "*.index.json", "*.py")
-_SOURCE_FIELDS = (
-    "kind",
-    "sha256",
-    "revision",
-    "repository",
-    "architecture",
-    "seed",
-    "initializer_range",
-    "causal",
-    "part",
-)
+_SOURCE_FIELDS = ("sha256", "revision", "repository", "architecture", "seed", "initializer_range", "causal", "part")
 _NOT_IN_THE_MAP = ("_name_or_path", "transformers_version")  # fields of a config that change no number
 _PACKAGED = ("torch", "transformers", "howsmooth")  # code that a record states the version of
 _COMMIT = re.compile("[0-9a-f]{40}")  # a branch of a repository on the hub may move
@@ -103,7 +93,12 @@ def model_identity(model: Model, *, from_files: bool = True) -> dict[str, Any]:
         Hashes of files, of the resolved configuration and of code that belongs to no package with a version. If
         something cannot be hashed, a field `unique` makes the identity differ from all others.
     """
-    identity = {name: model.source[name] for name in _SOURCE_FIELDS if model.source.get(name) is not None}
+    source = model.source
+    # In keys the origin is called kind: with another name they would differ from those of all existing records.
+    identity = {
+        "kind": source["origin"],
+        **{name: source[name] for name in _SOURCE_FIELDS if source.get(name) is not None},
+    }
     network = getattr(model, "network", None)  # a file of attention layers has none
     if network is not None:
         config = {key: value for key, value in network.config.to_dict().items() if key not in _NOT_IN_THE_MAP}
@@ -111,8 +106,8 @@ def model_identity(model: Model, *, from_files: bool = True) -> dict[str, Any]:
         identity["config"] = hashlib.sha256(text.encode()).hexdigest()
         if code := _code_hashes(network):
             identity["code"] = code
-    is_branch = identity.get("kind") == "hub" and not _COMMIT.fullmatch(str(identity.get("revision")))
-    changed = not from_files or identity.get("kind") == "object" or is_branch
+    is_branch = source["origin"] == "hub" and not _COMMIT.fullmatch(str(identity.get("revision")))
+    changed = not from_files or source["origin"] == "object" or is_branch
     if changed or (network is not None and _has_code_of_its_own(network)):
         identity["unique"] = uuid.uuid4().hex
     return identity

@@ -283,7 +283,7 @@ def _random_network(
         config = FAMILIES[inner].default_config()
         location = ModelLocation(
             None,
-            {"kind": "random"},
+            {"origin": "random"},
             local_only=True,
             tokenizer=FAMILIES[inner].TOKENIZER,
             trust_remote_code=trust_remote_code,
@@ -291,7 +291,7 @@ def _random_network(
     else:
         location = locate(inner, revision, cache_dir, trust_remote_code=trust_remote_code, weights=False)
         config = _read_config(name, location)
-        location.source.update(kind="random", architecture=location.source["kind"])
+        location.source.update(origin="random", architecture=location.source["origin"])
         location.source.pop("sha256", None)  # those weights are not the ones in use
     adapter = family_of(config, name)
     if causal:
@@ -396,7 +396,7 @@ def inspect_network(
     base = _without_head(network)
     check_class(base, adapter, name)
     _check_single_device(base, name)
-    source = {"kind": "object", "class": kind, "weights": "as given"}
+    source = {"origin": "object", "class": kind, "weights": "as given"}
     return base, adapter, name, ModelLocation(None, source, local_only=True)
 
 

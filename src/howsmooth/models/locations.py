@@ -89,16 +89,16 @@ def locate(
 def _locate(name: str, revision: str | None, cache_dir: str | os.PathLike[str] | None, weights: bool) -> ModelLocation:
     if name in EMBEDDED:
         path = embedded_path(name)
-        origin = {"kind": "embedded", "package": EMBEDDED[name].requirement}
-        return _gguf(path, cache_dir, origin) if path.suffix == ".gguf" else _folder(path, origin, weights)
+        source = {"origin": "embedded", "package": EMBEDDED[name].requirement}
+        return _gguf(path, cache_dir, source) if path.suffix == ".gguf" else _folder(path, source, weights)
     if name == "mpnet":
-        origin = {"kind": "embedded", "package": " ".join(MPNET_REQUIREMENTS)}
-        return _folder(assemble_mpnet(cache_dir), origin, weights)
+        source = {"origin": "embedded", "package": " ".join(MPNET_REQUIREMENTS)}
+        return _folder(assemble_mpnet(cache_dir), source, weights)
     check_path(name)
     path = Path(name).expanduser()
     if path.suffix == ".gguf":
-        return _gguf(path, cache_dir, {"kind": "gguf", "path": str(path)})
-    return _folder(path, {"kind": "folder", "path": str(path)}, weights) if path.is_dir() else _hub(name, revision)
+        return _gguf(path, cache_dir, {"origin": "gguf", "path": str(path)})
+    return _folder(path, {"origin": "folder", "path": str(path)}, weights) if path.is_dir() else _hub(name, revision)
 
 
 def check_revision(name: str, revision: str | None) -> None:
@@ -172,7 +172,7 @@ def _hub(name: str, revision: str | None) -> ModelLocation:
     hub = "the hub" if reachable else f"the hub's local cache ({why})"
     return ModelLocation(
         name,
-        {"kind": "hub", "repository": name, "revision": revision, "weights": "safetensors"},
+        {"origin": "hub", "repository": name, "revision": revision, "weights": "safetensors"},
         local_only=not reachable,
         tried=f"not an embedded model ({', '.join(EMBEDDED)}), not a local folder; tried {hub}",
         remedy="check the name and the network, or give a local folder, a .gguf file or an embedded model",

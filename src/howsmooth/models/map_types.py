@@ -97,13 +97,13 @@ MAPS = {
 class MapChoice(NamedTuple):
     """A map and its argument, "" without one. `str` writes them as they were read."""
 
-    kind: str
+    name: str
     argument: str = ""
 
     @property
     def type(self) -> MapType:
         """The entry of the map in `MAPS`."""
-        return MAPS[self.kind]
+        return MAPS[self.name]
 
     @property
     def layers(self) -> tuple[int, int] | None:
@@ -113,7 +113,7 @@ class MapChoice(NamedTuple):
 
     def __str__(self) -> str:
         """Return "name" or "name:argument"."""
-        return f"{self.kind}:{self.argument}" if self.argument else self.kind
+        return f"{self.name}:{self.argument}" if self.argument else self.name
 
 
 _RANGE = re.compile(r"(\d{1,6})\.\.(\d{1,6})")
@@ -139,26 +139,26 @@ def parse_map(text: object, among: Iterable[str] = MAPS) -> MapChoice:
     """
     among = tuple(among)
     given = text if isinstance(text, str) else ""
-    kind, colon, argument = given.partition(":")
-    if kind not in among:
-        near = difflib.get_close_matches(kind, among, n=1)
+    name, colon, argument = given.partition(":")
+    if name not in among:
+        near = difflib.get_close_matches(name, among, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise InputError(f"expected a map among {', '.join(among)}, got {_shown(text)}{hint}")
-    found = MAPS[kind]
+    found = MAPS[name]
     if not colon:
-        return MapChoice(kind, found.arguments[0] if found.arguments else "")
-    choice = MapChoice(kind, argument)
+        return MapChoice(name, found.arguments[0] if found.arguments else "")
+    choice = MapChoice(name, argument)
     if found.takes_layers and choice.layers is not None and choice.layers[0] <= choice.layers[1]:
         return choice
     if argument not in found.arguments:
         near = difflib.get_close_matches(argument, found.arguments, n=1, cutoff=0.5)
         if found.takes_layers:
-            expected = f"{kind} or {kind}:FIRST..LAST, such as {kind}:0..3"
+            expected = f"{name} or {name}:FIRST..LAST, such as {name}:0..3"
         elif found.arguments:
-            expected = " or ".join(f"{kind}:{one}" for one in found.arguments)
+            expected = " or ".join(f"{name}:{one}" for one in found.arguments)
         else:
-            expected = f"{kind} without an argument"
-        hint = f"; did you mean '{kind}:{near[0]}'?" if near else ""
+            expected = f"{name} without an argument"
+        hint = f"; did you mean '{name}:{near[0]}'?" if near else ""
         raise InputError(f"expected {expected}, got {_shown(text)}{hint}")
     return choice
 

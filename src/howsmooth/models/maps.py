@@ -1,4 +1,4 @@
-"""The kinds of maps that can be measured, each as a function of its input tokens.
+"""The maps that can be measured, each as a function of its input tokens.
 
 f is attention with its output projection, N the normalisation whose output is the input of attention.
 
@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from howsmooth.attention import Normalisation, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
 from howsmooth.models.hook import detach_keys_and_values, restrict_to_head
@@ -49,17 +50,17 @@ class MapAt:
     """A map of a model and its input tokens, as `Model.map_at` returns them: `local_lipschitz(at.f, at.x)`.
 
     Attributes:
-        f: A `SelfAttention` if the family has an adapter and the kind is "attention" or "head"; otherwise a module that
+        f: A `SelfAttention` if the family has an adapter and the map is "attention" or "head"; otherwise a module that
             shares its weights with the model. `copy.deepcopy` it before you convert or train it.
         x: The input tokens, (n, d).
-        kind: A key of `MAPS`, with its argument.
+        map: A key of `MAPS`, with its argument.
         layer: The layer; None for the whole model.
-        head: The head; None unless the kind is "head".
+        head: The head; None unless the map is "head".
     """
 
     f: SelfAttention | torch.nn.Module
     x: Float[Tensor, "n d"]
-    kind: str
+    map: str
     layer: int | None = None
     head: int | None = None
 
@@ -231,13 +232,13 @@ def map_at(
         sites: The sites of its layers: that of `layer`, or those that `site_numbers` names.
         choice: The map.
         layer: The layer; None for a map of the whole model.
-        head: The head, for the kind "head".
+        head: The head, for the map "head".
 
     Returns:
         f, and its input (b, n, d).
 
     Raises:
-        InputError: The layer has no map of this kind.
+        InputError: The layer has no such map.
     """
     take = deferred(choice.type.take)
     if layer is None:
@@ -305,8 +306,21 @@ def mixer_map(site: Site, heads: int, head: int | None, where: str, _: str) -> t
     return AttentionMap(site.attention, site.projection, heads), site.attention.x
 
 
+<<<<<<< HEAD
 def _missing_norm(kind: str, where: str) -> MissingMap:
     return MissingMap(f"{kind}: expected a normalisation whose output enters attention, got none in {where}")
+=======
+def network_map(
+    model: Model, given: dict[str, Any], sites: dict[int, Site], choice: MapChoice
+) -> tuple[torch.nn.Module, Tensor]:
+    """Return all layers with the final norm, and the input of layer 0."""
+    check_tokens(sites[0], choice, f"layer 0 of {model.name}")
+    return NetworkMap(model.instrumented, given, sites[0]), sites[0].layer.x
+
+
+def _missing_norm(name: str, where: str) -> MissingMap:
+    return MissingMap(f"{name}: expected a normalisation whose output enters attention, got none in {where}")
+>>>>>>> main
 
 
 def check_tokens(site: Site, choice: MapChoice, where: str) -> None:
@@ -324,14 +338,14 @@ def check_tokens(site: Site, choice: MapChoice, where: str) -> None:
         )
 
 
-def check_kind(kind: str, layer: int | None, head: int | None) -> MapChoice:
+def check_map(map: str, layer: int | None, head: int | None) -> MapChoice:
     """Return the map that a name means; raise InputError unless layer and head go with it."""
-    choice = parse_map(kind)
-    if (head is None) == (choice.kind == "head"):
-        raise InputError(f'expected head= with kind "head" and only there, got kind {kind!r} and head {head!r}')
+    choice = parse_map(map)
+    if (head is None) == (choice.name == "head"):
+        raise InputError(f'expected head= with map "head" and only there, got map {map!r} and head {head!r}')
     if (layer is None) == choice.type.per_layer:
         whole = " and ".join(f'"{name}"' for name, found in MAPS.items() if not found.per_layer)
-        raise InputError(f"expected a layer for every kind but {whole}, got kind {kind!r} and layer {layer!r}")
+        raise InputError(f"expected a layer for every map but {whole}, got map {map!r} and layer {layer!r}")
     return choice
 
 

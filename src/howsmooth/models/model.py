@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from howsmooth.attention import Normalisation, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.errors import InputError
 from howsmooth.models import inputs
 from howsmooth.models.embedding import LanguageHead, language_head
 from howsmooth.models.files import missing_tokenizer
 from howsmooth.models.map_types import MAPS, MapChoice
-from howsmooth.models.maps import AttentionMap, MapAt, MissingMap, check_kind, map_at, read_norm, site_numbers
+from howsmooth.models.maps import AttentionMap, MapAt, MissingMap, check_map, map_at, read_norm, site_numbers
 from howsmooth.models.network import choose_part, instrumented_copy, use_4d_masks
 from howsmooth.models.sites import ForwardFailed, Site, find_sites
 from howsmooth.texts.corpora import Corpus
@@ -154,7 +155,7 @@ class Model:
         if not (extrapolate and n is not None and n >= 1 and hasattr(self._adapter, "self_attention")):
             self._check_length(n)
         if not self._uses_adapter(layer):
-            # The kind "attention" of a layer without an adapter is an AttentionMap.
+            # The map "attention" of a layer without an adapter is an AttentionMap.
             return cast(AttentionMap, self.map_at(self._placeholder_input(n), layer).f)
         with torch.no_grad():
             # A copy of its own: converting it in place must not change the network.
@@ -163,7 +164,7 @@ class Model:
     def map(
         self,
         layer: int | None = None,
-        kind: str = "attention",
+        map: str = "attention",
         *,
         head: int | None = None,
         n: int | None = None,
@@ -173,10 +174,10 @@ class Model:
 
         Args:
             layer: The number of the layer; None for a map of the whole model, such as "model".
-            kind: A key of `howsmooth.models.MAPS`, such as "attention" (with output projection, no residual), "head"
+            map: A key of `howsmooth.models.MAPS`, such as "attention" (with output projection, no residual), "head"
                 (one of its heads), "block" (attention with its residual), "layer" or "mlp". `howsmooth.models.maps`
                 defines each for pre-norm and post-norm families.
-            head: The head, for the kind "head".
+            head: The head, for the map "head".
             n: The number of tokens that masks and positions are for, if there is no `input`.
             input: An input that masks and positions are for, as `map_at` takes it.
 
@@ -184,17 +185,15 @@ class Model:
             The map. `map_at` also returns its input tokens.
 
         Raises:
-            InputError: Kind, layer and head are not consistent, or the layer has no such map.
+            InputError: Map, layer and head are not consistent, or the layer has no such map.
         """
-        choice = check_kind(kind, layer, head)
+        choice = check_map(map, layer, head)
         if choice.type.by_weights and input is None and layer is not None and self._uses_adapter(layer):
             f = self.attention(layer, n)
             return f if head is None else f.head(head)
-        return self.map_at(self._placeholder_input(n) if input is None else input, layer, kind, head=head).f
+        return self.map_at(self._placeholder_input(n) if input is None else input, layer, map, head=head).f
 
-    def map_at(
-        self, input: Any, layer: int | None = None, kind: str = "attention", *, head: int | None = None
-    ) -> MapAt:
+    def map_at(self, input: Any, layer: int | None = None, map: str = "attention", *, head: int | None = None) -> MapAt:
         """Return a map and its input tokens, captured from one forward pass.
 
         Args:
@@ -202,8 +201,8 @@ class Model:
                 dictionary of the network's keyword arguments, which the decoder of a speech model needs. One sequence
                 at a time.
             layer: The number of the layer; None for a map of the whole model.
-            kind: One of the kinds of `map`.
-            head: The head, for the kind "head".
+            map: A key of `howsmooth.models.MAPS`.
+            head: The head, for the map "head".
 
         Returns:
             The map and its input. If the network is in half precision, both are in float32.
@@ -219,7 +218,7 @@ class Model:
             >>> at.x.shape, at.f(at.x).shape
             (torch.Size([8, 384]), torch.Size([8, 384]))
         """
-        choice = check_kind(kind, layer, head)
+        choice = check_map(map, layer, head)
         layer = None if layer is None else self.check_layer(layer)
         given = self._inputs(input)
         if any(len(value) != 1 for value in given.values() if isinstance(value, torch.Tensor)):
@@ -242,13 +241,13 @@ class Model:
     def _available_maps(self, given: dict[str, Any], layer: int | None) -> list[str]:
         """Return the names of the maps that a layer has (None: layer 0), and those of the whole model."""
         found, number = [], layer or 0
-        for kind, map_type in MAPS.items():
-            choice = MapChoice(kind, *map_type.arguments[:1])
+        for name, map_type in MAPS.items():
+            choice = MapChoice(name, *map_type.arguments[:1])
             at = number if map_type.per_layer else None
             with suppress(InputError):
                 sites = self._sites(given, site_numbers(self, choice, at))
-                map_at(self, given, sites, choice, at, 0 if kind == "head" else None)
-                found.append(kind)
+                map_at(self, given, sites, choice, at, 0 if name == "head" else None)
+                found.append(name)
         return found
 
     def normalisation(self, layer: int) -> Normalisation:
@@ -509,7 +508,7 @@ class Model:
         if gap is not None:
             raise InputError(
                 f"expected the attention map of layer {layer} of {self.name} to return what the module returned, got "
-                f'outputs that differ by {gap:.2g} of their size; measure kind "layer" instead, and report this model'
+                f'outputs that differ by {gap:.2g} of their size; measure map "layer" instead, and report this model'
             )
         return f
 
@@ -543,7 +542,7 @@ class Model:
         if n is None:
             raise InputError(
                 f"expected the number of tokens: the maps of a {self.family} are read off a forward pass; call "
-                "model.map(layer, kind, n=...) or model.map_at(input, layer, kind)"
+                "model.map(layer, map, n=...) or model.map_at(input, layer, map)"
             )
         self._check_length(n)
         ids = torch.full((n,), self._text_limits()[1] // 2)
@@ -604,7 +603,7 @@ class Model:
         self._require_modality("text")
         if self.tokenizer is None:
             # Random weights go with any vocabulary: suggest the tokenizer that is always available.
-            suggested = "minilm" if self.source.get("kind") == "random" else "NAME"
+            suggested = "minilm" if self.source.get("origin") == "random" else "NAME"
             raise missing_tokenizer(self.name, self._tokenizer_missing, suggested)
         return self.tokenizer
 

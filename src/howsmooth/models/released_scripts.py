@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.models.model import Model
 
 
 def uses_dropout(model: Model) -> bool:
     """Return whether the scripts run this model in training mode: they do if its weights are random."""
-    return model.family == "gpt2" and model.source.get("kind") == "random"
+    return model.family == "gpt2" and model.source.get("origin") == "random"
 
 
 def script_map(model: Model, layer: int, n: int) -> tuple[Callable[[Tensor], Tensor], str]:

@@ -64,8 +64,9 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     """Certify the balls around one sample, for one layer or head, and search for a large constant in each."""
     import torch
 
-    from howsmooth.attack import Near, worst_case
-    from howsmooth.bounds import certify_ball, vacuous_eps
+    from howsmooth.attack.constraints import Near
+    from howsmooth.attack.search import worst_case
+    from howsmooth.bounds.ball import certify_ball, vacuous_eps
     from howsmooth.questions.quantities import estimate_at
 
     at, spec = places[0].at, work.spec

@@ -16,7 +16,7 @@ from howsmooth.records.schema import Count, ModelRecord, Number
 if TYPE_CHECKING:
     import torch
 
-    from howsmooth.bounds import Bound, Refused
+    from howsmooth.bounds.bound import Bound, Refused
     from howsmooth.questions.work import Work
 
 ARGMAX_THRESHOLD = 0.99  # a row of probabilities whose largest entry is at least this counts as an argmax
@@ -85,9 +85,10 @@ def places(spec: BoundSpec, scope: Scope) -> Iterator[dict[str, Any]]:
 
 def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
     """Compute all bounds of one layer or head at one sample, and the constant that they are compared with."""
-    from howsmooth.bounds import LayerForm, every
+    from howsmooth.bounds import every
+    from howsmooth.bounds.form import LayerForm
     from howsmooth.bounds.normalisation import radius as radius_of
-    from howsmooth.lipschitz import argmax_share
+    from howsmooth.lipschitz.large_radius import argmax_share
     from howsmooth.questions.quantities import estimate_at
 
     at, spec = places[0].at, work.spec
@@ -137,7 +138,7 @@ def ball_radius(radius: str | float, norm_radius: float | None, x: torch.Tensor)
 
 def _bound_fields(outcome: Bound | Refused, measured: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a bound, or of its refusal, with its ratio to the measured constant."""
-    from howsmooth.bounds import Refused
+    from howsmooth.bounds.bound import Refused
 
     if isinstance(outcome, Refused):
         return {

@@ -14,7 +14,7 @@ from howsmooth.questions import QUESTIONS
 from howsmooth.questions.spec import LOADING_FIELDS, ModelChoice, Spec, TextChoice
 from howsmooth.texts.corpora import STRING
 
-_OPTION_NAMES = {"texts": "text", "kind": "engine"}  # fields of every spec whose option has another name
+_OPTION_NAMES = {"texts": "text"}  # fields of every spec whose option has another name
 
 
 def option_name(field: str) -> str:

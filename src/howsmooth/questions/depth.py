@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from howsmooth.dynamics.growth import PerturbationGrowth
-    from howsmooth.models import Chain, Model
+    from howsmooth.models.layers import Chain
+    from howsmooth.models.model import Model
     from howsmooth.questions.inputs import Inputs
     from howsmooth.questions.work import Work
-    from howsmooth.spectral import SingularTriplets
+    from howsmooth.spectral.result import SingularTriplets
     from howsmooth.texts.corpora import Corpus
     from howsmooth.texts.cutting import TokenChunk
 
@@ -156,14 +157,14 @@ def inputs(model: Model, corpus: Corpus | None, spec: DepthSpec) -> Inputs:
 
 def deepest(model: Model, chunk: TokenChunk) -> int:
     """Return the number of layers, plus 1 if the model ends with a normalisation."""
-    from howsmooth.models import layer_chain
+    from howsmooth.models.layers import layer_chain
 
     return len(layer_chain(model, chunk).maps)
 
 
 def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
     """Follow one chunk of text through the layers, as far as the last of the places."""
-    from howsmooth.models import layer_chain
+    from howsmooth.models.layers import layer_chain
 
     spec, sample = work.spec, places[0].at["sample"]
     place_of = {place.at["depth"]: place for place in places}
@@ -275,8 +276,8 @@ def _attention_statistics(model: Model, chunk: TokenChunk) -> tuple[list[dict[st
     """
     import torch
 
-    from howsmooth.attention import SelfAttention
-    from howsmooth.dynamics.instruments import probabilities
+    from howsmooth.attention.heads import SelfAttention
+    from howsmooth.dynamics.instruments.geometry import probabilities
 
     n, maps = len(chunk), [model.attention(layer, len(chunk)) for layer in range(model.layers)]
     if n > MAX_ATTENTION_LENGTH or not all(isinstance(f, SelfAttention) for f in maps):
@@ -309,7 +310,8 @@ def _spread_fields(x: Tensor, sink: int | None, tolerances: Sequence[float]) -> 
 
 
 def _spread(x: Tensor, tolerances: Sequence[float]) -> dict[str, Any]:
-    from howsmooth.dynamics.instruments import clusters, diameter, directions, spread
+    from howsmooth.dynamics.instruments.clusters import clusters
+    from howsmooth.dynamics.instruments.geometry import diameter, directions, spread
 
     found, u = spread(x), directions(x)
     groups = [clusters(u, tol) for tol in tolerances]
@@ -334,7 +336,7 @@ def _principal_coordinates(states: Sequence[Tensor], sink: int | None) -> tuple[
     """
     import torch
 
-    from howsmooth.dynamics.instruments import directions, principal_view
+    from howsmooth.dynamics.instruments.geometry import directions, principal_view
 
     u = torch.stack([directions(x) for x in states])
     view = principal_view(u[:, [i for i in range(u.shape[1]) if i != sink]])

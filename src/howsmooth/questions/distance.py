@@ -14,11 +14,11 @@ from howsmooth.questions.spec import Lengths, ModelSpec, Samples
 from howsmooth.records.schema import Length, ModelRecord
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
     from howsmooth.questions.inputs import Inputs
     from howsmooth.questions.work import Work
     from howsmooth.texts.corpora import Corpus
-    from howsmooth.transport import TokenMeasure
+    from howsmooth.transport.measures import TokenMeasure
 
 MAX_RELATIVE_GAP = 1e-9  # a smaller duality gap is rounding
 Exponents = Annotated[
@@ -104,7 +104,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     """
     import torch
 
-    from howsmooth.transport import TimedMeasure, TokenMeasure
+    from howsmooth.transport.measures import TimedMeasure, TokenMeasure
 
     layer, spec = places[0].at["layer"], work.spec
     f = work.attention(layer)
@@ -130,7 +130,9 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
 def compare(before: Sequence[TokenMeasure], after: Sequence[TokenMeasure] | None, p: float) -> dict[str, Any]:
     """Return the fields of a record: the distance of a pair before and after a map, and their quotient."""
     from howsmooth.errors import NotConverged
-    from howsmooth.transport import TimedMeasure, conditional_distance, wasserstein
+    from howsmooth.transport.conditional import conditional_distance
+    from howsmooth.transport.distances import wasserstein
+    from howsmooth.transport.measures import TimedMeasure
 
     def solve(pair: Sequence[TokenMeasure]) -> Any:
         first, second = pair

@@ -20,9 +20,9 @@ from howsmooth.questions.spec import ModelChoice, Spec, load_arguments, select_i
 from howsmooth.records.schema import Count, Length, Record
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
     from howsmooth.questions.work import Work
-    from howsmooth.transport import TokenMeasure
+    from howsmooth.transport.measures import TokenMeasure
 
 SUFFIXES = (".npz", ".safetensors", ".csv")  # as howsmooth.transport.files, which imports torch; a test compares them
 
@@ -130,7 +130,8 @@ def _model(spec: FileDistanceSpec) -> Model | None:
 
 def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
     """Compute the distances at one layer, or of the measures alone."""
-    from howsmooth.transport import TimedMeasure, read_measure
+    from howsmooth.transport.files import read_measure
+    from howsmooth.transport.measures import TimedMeasure
 
     spec, layer = work.spec, places[0].at["layer"]
     pair = [read_measure(path, normalise=spec.normalise) for path in spec.paths]
@@ -152,8 +153,9 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
 
 def _images(model: Model, layer: int, pair: Sequence[TokenMeasure]) -> list[TokenMeasure]:
     """Return the measures that the attention of a layer maps a pair to."""
-    from howsmooth.attention import SelfAttention, SoftmaxField
-    from howsmooth.transport import push_forward
+    from howsmooth.attention.fields.softmax import SoftmaxField
+    from howsmooth.attention.heads import SelfAttention
+    from howsmooth.transport.measures import push_forward
 
     f = model.attention(layer)
     if not isinstance(f, SelfAttention):

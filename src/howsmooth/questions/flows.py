@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator
 
-from howsmooth.dynamics.declaration import EXAMPLE_NAMES, AttentionKind, Example
+from howsmooth.dynamics.declaration import EXAMPLE_NAMES, AttentionName, Example
 from howsmooth.questions.fields import MATRIX_NAMES, matrix, number, option, whole
 from howsmooth.questions.spec import Spec
 from howsmooth.records.arrays import evenly_spaced, pack
@@ -39,7 +39,7 @@ class AttentionSpec(Spec):
     default_dim: ClassVar[int] = 2
 
     example: str | None = None
-    attention: Annotated[AttentionKind | None, option("Kind of attention.  [default: the file's, or softmax]")] = None
+    attention: Annotated[AttentionName | None, option("Which attention.  [default: the file's, or softmax]")] = None
     A: Annotated[
         Any,
         matrix(),
@@ -69,7 +69,7 @@ class AttentionSpec(Spec):
 
         return declared_attention(
             None if self.example is None else example_path(self, self.example),
-            kind=self.attention,
+            name=self.attention,
             a=self.A,
             v=self.V,
             dim=self.dim,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from howsmooth.dynamics.declaration import ATTENTION_KINDS, NOT_GAUSSIAN, Example, check_matrix
+from howsmooth.dynamics.declaration import ATTENTION_NAMES, NOT_GAUSSIAN, Example, check_matrix
 from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
 from howsmooth.questions.fields import MAX_NUMBER, matrix, number, numbers, option, whole
@@ -61,7 +61,7 @@ class GaussianSpec(AttentionSpec):
     @model_validator(mode="after")
     def _keeps_gaussians(self) -> GaussianSpec:
         if self.attention in NOT_GAUSSIAN:
-            known = ", ".join(kind for kind in ATTENTION_KINDS if kind not in NOT_GAUSSIAN)
+            known = ", ".join(name for name in ATTENTION_NAMES if name not in NOT_GAUSSIAN)
             raise ValueError(
                 f"expected --attention of {known}, under which a Gaussian stays one, got {self.attention}; use flow pde"
             )
@@ -123,7 +123,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
         **work.fields,
         "flow": digest(spec.determining()),
         "example": declared.name,
-        "attention": attention.kind,
+        "attention": attention.name,
         "A": matrix(attention.A, d, "A").tolist(),
         "V": matrix(attention.V, d, "V").tolist(),
         "heads": len(attention.heads) or 1,
@@ -183,7 +183,7 @@ def _closed_form(attention: Attention, start: GaussianState) -> float | None:
     from howsmooth.dynamics.gaussian import blow_up_time
 
     eye = torch.eye(start.d, dtype=torch.float64)
-    if attention.kind != "softmax" or attention.heads or not torch.equal(matrix(attention.V, start.d, "V"), eye):
+    if attention.name != "softmax" or attention.heads or not torch.equal(matrix(attention.V, start.d, "V"), eye):
         return None
     return blow_up_time(matrix(attention.A, start.d, "A"), start)
 

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.models import Model
 from howsmooth.models.files import check_positions
+from howsmooth.models.model import Model
 from howsmooth.questions import find_question
 from howsmooth.questions.spec import ModelSpec, select_indices
 from howsmooth.texts.corpora import Corpus, corpus_name

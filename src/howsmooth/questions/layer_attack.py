@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
+from howsmooth import choices
 from howsmooth.lazy import deferred
 from howsmooth.norms import NORMS
 from howsmooth.questions.artefacts import FolderName, file_name, make_artefact_folder
@@ -21,8 +22,10 @@ from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, Lengths, Model
 from howsmooth.records.schema import Count, Length, ModelRecord, Named, Number, PerturbationBudget
 
 if TYPE_CHECKING:
-    from howsmooth.attack.feature import Attack, Budget, FeatureObjective, Target
-    from howsmooth.models import Model
+    from howsmooth.attack.feature.attacks import Attack
+    from howsmooth.attack.feature.problem import Budget, Target
+    from howsmooth.attack.objectives import FeatureObjective
+    from howsmooth.models.model import Model
     from howsmooth.questions.work import Work
 
 # The only list of attacks: each from the package `howsmooth.attack.feature`, steps of ascent and a tolerance.
@@ -47,12 +50,12 @@ class FeatureAttackSpec(ModelSpec):
 
     samples: Samples = 1
     objective: Annotated[
-        Literal["output", "next-token", "cosine"],
+        Literal[*choices.FEATURE_OBJECTIVES],  # type: ignore[valid-type]
         option(
             "What to change: the last hidden states, the next token's distribution (KL), or the mean embedding "
             "(cosine)."
         ),
-    ] = "output"
+    ] = choices.OUTPUT
     budget: Annotated[
         tuple[float, ...],
         numbers("0.001,0.01,0.1"),
@@ -156,8 +159,9 @@ def places(spec: FeatureAttackSpec, scope: Scope) -> Iterator[dict[str, Any]]:
 
 def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
     """Attack one map at one sample: with each budget, by each attack."""
-    from howsmooth.attack.feature import Budget, Target, run, save_attack
-    from howsmooth.records import replace_non_finite
+    from howsmooth.attack.feature.problem import Budget, Target
+    from howsmooth.attack.feature.result import run, save_attack
+    from howsmooth.records.lines import replace_non_finite
 
     at, spec = places[0].at, work.spec
     folder, objective = make_artefact_folder(spec), _objective(spec, work.model)
@@ -202,11 +206,11 @@ def _unit(spec: FeatureAttackSpec, target: Target) -> float:
 
 
 def _objective(spec: FeatureAttackSpec, model: Model) -> FeatureObjective:
-    from howsmooth.attack.feature import NextToken, OutputChange, Similarity
+    from howsmooth.attack.objectives import NextToken, OutputChange, Similarity
 
-    if spec.objective == "next-token":
+    if spec.objective == choices.NEXT_TOKEN:
         return NextToken(model.language_head)
-    return Similarity() if spec.objective == "cosine" else OutputChange()
+    return Similarity() if spec.objective == choices.COSINE else OutputChange()
 
 
 class Baselines:
@@ -220,7 +224,7 @@ class Baselines:
     @cached_property
     def sigma(self) -> dict[str, Any]:
         """σ₁ of the map followed by the objective, at the clean tokens."""
-        from howsmooth.attack.feature import FeatureProblem
+        from howsmooth.attack.feature.problem import FeatureProblem
         from howsmooth.questions.quantities import estimate_at
 
         f = FeatureProblem(self.target, self.objective).map
@@ -228,7 +232,8 @@ class Baselines:
 
     def noise_gain(self, budget: Budget) -> float:
         """Return the gain of random noise."""
-        from howsmooth.attack.feature import Noise, run
+        from howsmooth.attack.feature.attacks import Noise
+        from howsmooth.attack.feature.result import run
 
         if budget not in self._known:
             self._known[budget] = run(Noise(), self.target, budget, self.objective, seed=self.spec.seed).gain
@@ -239,10 +244,10 @@ class Baselines:
         """Return an upper bound on every gain within the budget, for attention."""
         import torch
 
-        from howsmooth.attack import NORMS
-        from howsmooth.attack.feature import OutputChange
-        from howsmooth.attention import SelfAttention
-        from howsmooth.bounds import certify_ball
+        from howsmooth.attack.objectives import OutputChange
+        from howsmooth.attention.heads import SelfAttention
+        from howsmooth.bounds.ball import certify_ball
+        from howsmooth.norms import NORMS
 
         f, x, size = self.target.f, self.target.x.double(), budget.size
         if not isinstance(f, SelfAttention) or not isinstance(self.objective, OutputChange):

@@ -16,7 +16,7 @@ from howsmooth.records.schema import Length, Record
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from howsmooth.attention import SelfAttention
+    from howsmooth.attention.heads import SelfAttention
     from howsmooth.questions.work import Work
 
 
@@ -79,11 +79,12 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     """
     import torch
 
-    from howsmooth.attack import Ball, ascend
+    from howsmooth.attack.ascent import ascend
+    from howsmooth.attack.constraints import Ball
     from howsmooth.bounds import mean_field, this_project
     from howsmooth.lipschitz.mean_field import mean_field_jacobian
     from howsmooth.lipschitz.regimes import unit_layer
-    from howsmooth.spectral import attained_p_norm
+    from howsmooth.spectral.power import attained_p_norm
 
     spec, a = work.spec, places[0].at["a"]
     n, seed = spec.atoms, spec.seed
@@ -128,7 +129,9 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
 
 def _stated(f: SelfAttention, p: float) -> tuple[float, str]:
     """Return (1 + 3a)e^{2a}, and whether it is a bound for d_p: true, false or open."""
-    from howsmooth.bounds import LayerForm, Refused, mean_field
+    from howsmooth.bounds import mean_field
+    from howsmooth.bounds.bound import Refused
+    from howsmooth.bounds.form import LayerForm
 
     a = float(LayerForm(f).slopes(1.0).query[0])
     try:
@@ -143,7 +146,7 @@ def _starts(n: int, restarts: int, seed: int) -> Tensor:
     """Return (restarts, n, 1): equal tokens, one token opposite to all others, and random ones."""
     import torch
 
-    from howsmooth.attack import Ball
+    from howsmooth.attack.constraints import Ball
 
     first = -torch.ones(n, 1, dtype=torch.float64)
     isolated = first.clone()

@@ -52,10 +52,10 @@ QUANTITIES = {
         "howsmooth.questions.quantities:released",
         every_token=True,
     ),
-    "scripts": Quantity(
+    "released-map": Quantity(
         "√‖Jᵀf‖",
-        "the same at the scripts' own map",
-        "howsmooth.questions.quantities:scripts",
+        "the same for the scripts' own map",
+        "howsmooth.questions.quantities:released_map",
         every_token=True,
         maps=("attention",),
     ),
@@ -170,7 +170,7 @@ def batches(work: Work) -> Iterable[list[Place]]:
 
 def _can_batch(work: Work) -> bool:
     """Whether several samples can be solved in one call: attention or a head by its weights, on token ids."""
-    from howsmooth.attention import SelfAttention
+    from howsmooth.attention.heads import SelfAttention
 
     if work.samples.token_ids is None or not work.spec.is_attention:
         return False

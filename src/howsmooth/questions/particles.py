@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from howsmooth.dynamics.declaration import EXAMPLE_NAMES, AttentionKind, Example, read_example
+from howsmooth.dynamics.declaration import EXAMPLE_NAMES, AttentionName, Example, read_example
 from howsmooth.dynamics.overrides import override_example
 from howsmooth.dynamics.solver_settings import SOLVERS
 from howsmooth.errors import InputError
@@ -138,7 +138,7 @@ class ParticlesSpec(FlowFields, Spec):
     dim: Annotated[int | None, whole(), option("Dimension of tokens.  [default: the file's]", metavar="NUMBER")] = None
     size: Annotated[float | None, POSITIVE, option("Spread of the initial tokens.", metavar="NUMBER")] = None
     seed: _FileSeed = None  # type: ignore[assignment]
-    attention: Annotated[AttentionKind | None, option("Kind of attention.  [default: the file's]")] = None
+    attention: Annotated[AttentionName | None, option("Which attention.  [default: the file's]")] = None
     causal: Annotated[bool | None, option("Whether attention is causal.")] = None
     coordinates: Annotated[
         Literal["tokens", "renormalised"] | None, option("Coordinates of the flow: x, or z with x = exp(tV) z.")
@@ -268,7 +268,7 @@ def follow(
     }
     facts = {
         **shared,
-        "attention": declared.attention.kind,
+        "attention": declared.attention.name,
         "sphere": declared.flow.sphere,
         "tol": declared.watch.tol,
         **trajectory.as_record(),
@@ -311,7 +311,8 @@ class _Drawing:
     """What figures show of a trajectory: the axes, the final clusters, and the coordinates at each depth."""
 
     def __init__(self, trajectory: Trajectory, field: Any, declared: Example) -> None:
-        from howsmooth.dynamics.instruments import principal_view, view_and_labels
+        from howsmooth.dynamics.instruments.geometry import principal_view
+        from howsmooth.dynamics.instruments.records import view_and_labels
 
         n, d = trajectory.last.shape
         self.every, self.tokens = max(1, -(-n // MAX_TOKENS)), trajectory.tokens

@@ -206,7 +206,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
             whole_flow,
             {
                 **shared,
-                "attention": declared.attention.kind,
+                "attention": declared.attention.name,
                 "seed": spec.seed,
                 "start": spec.start,
                 **density_fields(flow),

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import Estimate, jacobian, local_lipschitz
-from howsmooth.models import Model
+from howsmooth.lipschitz.estimate import Estimate
+from howsmooth.lipschitz.local import jacobian, local_lipschitz
 from howsmooth.models.memory import solver_memory_limit
+from howsmooth.models.model import Model
 from howsmooth.models.released_scripts import script_map, uses_dropout, vjps_under_dropout
 from howsmooth.questions.measure import QUANTITIES
-from howsmooth.spectral import Solver
+from howsmooth.spectral.solver import Solver
 
 _NO_INTERVAL = dict.fromkeys(("lower", "upper", "confidence", "residual", "steps", "seed", "seconds", "relative"))
 NUM_TOP_TOKENS = 3  # how many tokens of the direction a record names
@@ -86,13 +87,13 @@ def released(point: EvaluationPoint) -> list[dict[str, Any]]:
     return _released(point.f, point.x)
 
 
-def scripts(point: EvaluationPoint) -> list[dict[str, Any]]:
+def released_map(point: EvaluationPoint) -> list[dict[str, Any]]:
     """Return √‖Jᵀ f(X)‖ of the map that the published scripts differentiate.
 
     With dropout the two draws of Jᵀf differ, and the scripts return the square root of their mean product.
     """
     if point.model is None or point.layer is None:
-        raise InputError("expected a layer of a model for the quantity scripts, got another map; measure attention")
+        raise InputError("expected a layer of a model for the quantity released-map, got none; measure attention")
     if uses_dropout(point.model) and point.token_ids is not None:
         found, seed = [], point.solver.seed
         assert isinstance(seed, int)  # a generator has no place in a spec

@@ -17,7 +17,7 @@ from howsmooth.questions.spec import ModelSpec, Spec
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
     from howsmooth.questions.inputs import Inputs
     from howsmooth.questions.work import Work
     from howsmooth.records.schema import Record

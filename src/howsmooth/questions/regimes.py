@@ -71,9 +71,9 @@ def grid(spec: RegimesSpec) -> Iterator[dict[str, Any]]:
 
 def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
     """Compute one curve. It is computed whole: all lengths are maximised over in one batch."""
-    from howsmooth.bounds import LayerForm, mean_field, this_project
-    from howsmooth.lipschitz import plateau, regime_curve
-    from howsmooth.lipschitz.regimes import lengths_up_to, unit_layer
+    from howsmooth.bounds import mean_field, this_project
+    from howsmooth.bounds.form import LayerForm
+    from howsmooth.lipschitz.regimes import lengths_up_to, plateau, regime_curve, unit_layer
     from howsmooth.lipschitz.three_points import three_point_plateau
 
     size, scores = places[0].at["gamma_r2"], work.spec.scores

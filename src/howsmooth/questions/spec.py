@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
+from howsmooth.choices import CUTTINGS, FORMATS, STOPS
 from howsmooth.errors import InputError, describe_validation_errors
 from howsmooth.models.map_types import MAPS, MapType, parse_map
 from howsmooth.questions.fields import (
@@ -36,7 +37,7 @@ from howsmooth.reading import LARGEST_TOML, read_whole
 from howsmooth.texts.corpora import STRING, Corpus, read_corpus
 
 if TYPE_CHECKING:
-    from howsmooth.spectral import Solver
+    from howsmooth.spectral.solver import Solver
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu", "hpu", "mtia", "xla")
 # Fields that a study file may set for every question; `question` is its name.
@@ -155,7 +156,7 @@ class TextChoice(StrictModel):
 
     source: Annotated[str, Field(min_length=1)]
     name: str | None = None
-    format: Literal["auto", "text", "ag_news"] = "auto"
+    format: Literal[*FORMATS] = "auto"  # type: ignore[valid-type]  # the names of the registry
     split: str = "test"
     column: str | None = None
     subset: str | None = None
@@ -164,7 +165,7 @@ class TextChoice(StrictModel):
 class EngineSpec(StrictModel):
     """Where tasks run: processes of this machine, or a Ray cluster."""
 
-    kind: Annotated[Literal["local", "ray"], Field(description="Processes of this machine, or a Ray cluster.")] = (
+    name: Annotated[Literal["local", "ray"], Field(description="Processes of this machine, or a Ray cluster.")] = (
         "local"
     )
     workers: Annotated[
@@ -194,9 +195,9 @@ class EngineSpec(StrictModel):
 
     @model_validator(mode="after")
     def _check_address(self) -> EngineSpec:
-        if self.address is not None and self.kind != "ray":
+        if self.address is not None and self.name != "ray":
             raise ValueError(
-                f"expected an address only with ray, got {self.address[:60]!r} with {self.kind}; choose ray"
+                f"expected an address only with ray, got {self.address[:60]!r} with {self.name}; choose ray"
             )
         return self
 
@@ -339,7 +340,7 @@ class ModelSpec(Spec):
         ),
     ] = None
     cutting: Annotated[
-        Literal["consecutive", "documents", "prefixes"],
+        Literal[*CUTTINGS],  # type: ignore[valid-type]
         Field(description="How chunks are cut: one after the other, a document each, or nested prefixes."),
     ] = "consecutive"
     special_tokens: Annotated[
@@ -387,7 +388,7 @@ class ModelSpec(Spec):
         ),
     ] = "auto"
     stop: Annotated[
-        Literal["interval", "residual"],
+        Literal[*STOPS],  # type: ignore[valid-type]
         Field(
             description="Stop on the certified width, or earlier, on the residual: half precision then certifies a "
             "lower end alone."
@@ -477,7 +478,7 @@ class ModelSpec(Spec):
     @property
     def spectral_solver(self) -> Solver:
         """The options of a solve; `solver` is the integrator of a flow."""
-        from howsmooth.spectral import Solver
+        from howsmooth.spectral.solver import Solver
 
         return Solver(self.tol, self.confidence, self.stop, self.max_steps, self.max_memory, self.seed)
 

@@ -76,11 +76,10 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     """
     import torch
 
-    from howsmooth.lipschitz import splits
     from howsmooth.lipschitz.rowwise import rowwise_jacobian
-    from howsmooth.lipschitz.splitting import compare_norms
-    from howsmooth.models import OwnTokenMap
-    from howsmooth.records import replace_non_finite
+    from howsmooth.lipschitz.splitting import compare_norms, splits
+    from howsmooth.models.maps import OwnTokenMap
+    from howsmooth.records.lines import replace_non_finite
 
     spec = work.spec
     for place in places:

@@ -47,7 +47,7 @@ def grid(spec: SplittingCasesSpec) -> Iterator[dict[str, Any]]:
 def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
     """Compute some cases."""
     from howsmooth.lipschitz.splitting_cases import SPLITTING_CASES
-    from howsmooth.records import replace_non_finite
+    from howsmooth.records.lines import replace_non_finite
 
     case_of = {(case.map, case.where): case for case in SPLITTING_CASES}
     for place in places:

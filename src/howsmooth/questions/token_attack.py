@@ -8,23 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
+from howsmooth.choices import METHODS, ONLY_SUBSTITUTE, OPERATIONS, SUBSTITUTE, TEXT_OBJECTIVES
 from howsmooth.lazy import deferred
 from howsmooth.questions.fields import names, number, numbers, option, whole
 from howsmooth.questions.question import Fields, Place, Question, Scope
 from howsmooth.questions.spec import Indices, Lengths, ModelChoice, Models, ModelSpec, Samples
-from howsmooth.records.schema import Count, ModelRecord
+from howsmooth.records.schema import Count, ModelRecord, TokenEdit
 
 if TYPE_CHECKING:
-    from howsmooth.attack.tokens import EditLimits, SentenceSimilarity, TextObjective
-    from howsmooth.models import Model
+    from howsmooth.attack.objectives import TextObjective
+    from howsmooth.attack.tokens.edits import EditLimits, SentenceSimilarity
+    from howsmooth.models.model import Model
     from howsmooth.questions.inputs import Inputs
     from howsmooth.questions.work import Work
     from howsmooth.texts.corpora import Corpus
-
-# Their modules import torch; a test compares these names with them.
-METHODS = ("random", "hotflip", "greedy", "probe", "singular")
-ONLY_SUBSTITUTE = ("random", "hotflip", "greedy", "singular")
-KINDS = ("substitute", "insert", "duplicate")  # of edits
 
 
 class TokenAttackSpec(ModelSpec):
@@ -55,7 +52,7 @@ class TokenAttackSpec(ModelSpec):
         option(f"Methods: {', '.join(METHODS)}; or all.", flag="--method", metavar="NAME,…"),
     ] = ("hotflip", "probe")
     objective: Annotated[
-        Literal["flip", "kl", "hidden", "cosine"],
+        Literal[*TEXT_OBJECTIVES],  # type: ignore[valid-type]
         option("What to change: the next token, its distribution, hidden states, or the mean-pooled embedding."),
     ] = "flip"
     threshold: Annotated[
@@ -67,12 +64,12 @@ class TokenAttackSpec(ModelSpec):
     calls: Annotated[int, whole(3), option("Model calls for each method and text.", metavar="COUNT")] = 40
     allow: Annotated[
         tuple[str, ...],
-        names(KINDS),
+        names(OPERATIONS),
         option(
-            f"Kinds of edits; {', '.join(ONLY_SUBSTITUTE[:-1])} and {ONLY_SUBSTITUTE[-1]} only substitute.",
+            f"Operations; {', '.join(ONLY_SUBSTITUTE[:-1])} and {ONLY_SUBSTITUTE[-1]} only substitute.",
             metavar="NAME,…",
         ),
-    ] = KINDS
+    ] = OPERATIONS
     protect: Annotated[
         tuple[int, ...] | Literal["none"],
         numbers("-1,0", integer=True, keyword="none", minimum=-(10**9)),
@@ -103,7 +100,7 @@ class TokenAttackSpec(ModelSpec):
                 raise ValueError(f'expected layers only with objective = "hidden", got {self.objective}; leave it out')
             if len(self.layers) != 1:
                 raise ValueError(f"expected layers with exactly one layer, got {len(self.layers)}; name one")
-        if "substitute" not in self.allow and (only := [name for name in self.methods if name in ONLY_SUBSTITUTE]):
+        if SUBSTITUTE not in self.allow and (only := [name for name in self.methods if name in ONLY_SUBSTITUTE]):
             raise ValueError(
                 f"expected allow with substitute for the method {only[0]}, got {','.join(self.allow)}; allow it, or "
                 "leave the method out"
@@ -127,14 +124,14 @@ class TokenAttackRecord(ModelRecord, kind="token attack"):
     value: float
     success: bool
     verified: bool
-    edits: list[dict[str, Any]]
+    edits: list[TokenEdit]
     calls: Count
     budget: Count
     ids: list[Count]
     attacked_ids: list[Count]
     words: list[str]
     new_words: list[str]
-    says: list[str] | None
+    next_tokens: list[str] | None
     round_trips: bool | None
     judge: dict[str, Any] | None
     notes: dict[str, Any]
@@ -173,23 +170,23 @@ def inputs(model: Model, corpus: Corpus | None, spec: TokenAttackSpec) -> Inputs
 
 def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]]:
     """Attack one text by some methods, and evaluate each result again from its token ids."""
-    from howsmooth.attack.tokens import METHODS, TargetModel, attack_text, verify
+    from howsmooth.attack import tokens
 
-    spec, target = work.spec, TargetModel(work.model)
+    spec, target = work.spec, tokens.TargetModel(work.model)
     judge = None if spec.judge is None else _judge(spec.judge)
     for place in places:
         at = place.at
-        record = attack_text(
+        record = tokens.attack_text(
             target,
             work.chunk(at["sample"]),
-            METHODS[at["method"]](),
+            tokens.METHODS[at["method"]](),
             objective=_objective(spec, at["layer"]),
             limits=_limits(spec),
             calls=spec.calls,
             seed=spec.seed + at["sample"],
             similarity=judge,
         ).as_record()
-        verified = verify(target, record).holds
+        verified = tokens.verify(target, record).holds
         yield (
             place,
             {
@@ -208,21 +205,21 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
 
 @lru_cache(maxsize=1)
 def _judge(least: float) -> SentenceSimilarity:
-    from howsmooth.attack.tokens import SentenceSimilarity
-    from howsmooth.models import load
+    from howsmooth.attack.tokens.edits import SentenceSimilarity
+    from howsmooth.models.loading import load
 
     return SentenceSimilarity(load("minilm"), least)
 
 
 def _objective(spec: TokenAttackSpec, layer: int | None) -> TextObjective:
-    from howsmooth.attack.tokens import OBJECTIVES
+    from howsmooth.attack.objectives import TEXT_OBJECTIVES
 
     settings = {"layer": layer, "threshold": spec.threshold}
-    return OBJECTIVES[spec.objective](**{name: value for name, value in settings.items() if value is not None})
+    return TEXT_OBJECTIVES[spec.objective](**{name: value for name, value in settings.items() if value is not None})
 
 
 def _limits(spec: TokenAttackSpec) -> EditLimits:
-    from howsmooth.attack.tokens import EditLimits
+    from howsmooth.attack.tokens.edits import EditLimits
 
     protected = () if isinstance(spec.protect, str) else spec.protect
     return EditLimits(edits=spec.edits, allow=spec.allow, protected=protected, similarity=spec.similarity)

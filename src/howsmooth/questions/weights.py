@@ -19,7 +19,7 @@ from howsmooth.questions.spec import CHUNK_FIELDS, Lengths, ModelSpec, Samples
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from howsmooth.attention import SelfAttention
+    from howsmooth.attention.heads import SelfAttention
     from howsmooth.questions.work import Work
 
 CLUSTER_TOLERANCE = 0.1  # default: tokens closer than this share of their median norm are one cluster
@@ -80,7 +80,7 @@ def _attention(work: Work, layer: int, head: int | None) -> SelfAttention:
     """Return the attention of a layer, or one head of it, in float64."""
     import torch
 
-    from howsmooth.attention import SelfAttention
+    from howsmooth.attention.heads import SelfAttention
 
     f = work.attention(layer, head)
     if not isinstance(f, SelfAttention):

@@ -17,11 +17,11 @@ from howsmooth.errors import InputError
 from howsmooth.questions.inputs import TOKEN_NAMES, NormalisedInputs
 from howsmooth.questions.question import Place
 from howsmooth.questions.spec import Spec
-from howsmooth.spectral import Solver
+from howsmooth.spectral.solver import Solver
 from howsmooth.texts.cutting import TokenChunk, word
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from howsmooth.attack.constraints import Constraint
-    from howsmooth.attention import Normalisation, SelfAttention
-    from howsmooth.bounds import Bound
+    from howsmooth.attention.heads import SelfAttention
+    from howsmooth.attention.normalisation import Normalisation
+    from howsmooth.bounds.bound import Bound
     from howsmooth.questions.work import Work
 
 # A search has one text to compare with: `samples` is no option.
@@ -84,7 +85,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     """Search for the largest constant of one layer or head, and compare it with the text's."""
     import torch
 
-    from howsmooth.attack import worst_case
+    from howsmooth.attack.search import worst_case
     from howsmooth.bounds.normalisation import radius as radius_of
     from howsmooth.questions.bound import ball_radius
     from howsmooth.questions.quantities import estimate_at
@@ -153,7 +154,7 @@ def token_multiplicities(x: Tensor, tol: float = 1e-2) -> list[int]:
 
 
 def _constraint(spec: WorstCaseSpec, norm: Normalisation, R: float, x: Tensor) -> Constraint:
-    from howsmooth.attack import Ball, Ellipsoid, Near, Sphere
+    from howsmooth.attack.constraints import Ball, Ellipsoid, Near, Sphere
 
     if spec.within == "norm":
         return Ellipsoid(norm)
@@ -164,7 +165,9 @@ def _constraint(spec: WorstCaseSpec, norm: Normalisation, R: float, x: Tensor) -
 
 def _smallest_upper(f: SelfAttention, n: int, R: float) -> Bound:
     """Return the smallest upper bound that holds on the whole ball."""
-    from howsmooth.bounds import Bound, LayerForm, every
+    from howsmooth.bounds import every
+    from howsmooth.bounds.bound import Bound
+    from howsmooth.bounds.form import LayerForm
 
     bounds = [bound for bound in every(LayerForm(f), n, R) if isinstance(bound, Bound) and bound.side == "upper"]
     return min(bounds, key=lambda bound: bound.log_value)

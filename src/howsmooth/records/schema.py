@@ -55,6 +55,14 @@ class PerturbationBudget(_Fields):
     tokens: Length | None
 
 
+class TokenEdit(_Fields):
+    """An edit of a text: at which position, by which operation, with which token."""
+
+    position: Count
+    operation: str
+    token: Count
+
+
 class TokenShare(_Fields):
     """A token with a large share of the worst direction."""
 

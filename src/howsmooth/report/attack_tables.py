@@ -230,8 +230,8 @@ def attack_lines(record: dict[str, Any]) -> Text:
     lines.append(f"  {record['method']['name']}: ", style="dim")
     lines.append(verdict, style="bold green" if succeeded and record["verified"] else "yellow")
     lines.append(f" in {record['calls']} calls, {record['clean']:.3g} → {record['value']:.3g}", style="dim")
-    if record["says"]:
-        lines.append("   next: {!r} → {!r}".format(*record["says"]))
+    if record["next_tokens"]:
+        lines.append("   next: {!r} → {!r}".format(*record["next_tokens"]))
     if record["round_trips"] is False:
         lines.append("   reads as other tokens", style="yellow")
     return lines.append("\n  ").append(diff_text(record)).append("\n")
@@ -278,7 +278,7 @@ def methods_table(records: Sequence[dict[str, Any]]) -> Table:
 
 
 def diff_parts(record: dict[str, Any], context: int | None = CONTEXT_TOKENS) -> Iterator[tuple[str, str]]:
-    """Yield (text, kind) of the parts of a difference; kind is "same", "deleted", "inserted" or "omitted".
+    """Yield (text, change) of the parts of a difference; change is "same", "deleted", "inserted" or "omitted".
 
     Args:
         record: Record of an attack on tokens.
@@ -286,26 +286,27 @@ def diff_parts(record: dict[str, Any], context: int | None = CONTEXT_TOKENS) -> 
 
     Example:
         >>> record = {"words": ["the", "old", "bridge"], "new_words": ["new"],
-        ...           "edits": [{"position": 1, "kind": "substitute", "token": 7}]}
+        ...           "edits": [{"position": 1, "operation": "substitute", "token": 7}]}
         >>> list(diff_parts(record))
         [('the', 'same'), ('old', 'deleted'), ('new', 'inserted'), ('bridge', 'same')]
     """
     edits = {
-        edit["position"]: (edit["kind"], word) for edit, word in zip(record["edits"], record["new_words"], strict=True)
+        edit["position"]: (edit["operation"], word)
+        for edit, word in zip(record["edits"], record["new_words"], strict=True)
     }
     words, omitting = record["words"], False
     for i, word in enumerate(words):
-        kind, new = edits.get(i, (None, ""))
-        if kind is None and context is not None and not any(abs(i - position) <= context for position in edits):
+        change, new = edits.get(i, (None, ""))
+        if change is None and context is not None and not any(abs(i - position) <= context for position in edits):
             if not omitting:
                 yield _ELLIPSIS, "omitted"
             omitting = True
             continue
         omitting = False
-        if kind == "substitute":
+        if change == "substitute":
             yield word, "deleted"
             yield new, "inserted"
-        elif kind is None:
+        elif change is None:
             yield word, "same"
         else:  # inserted before the word, or the word duplicated
             yield new, "inserted"
@@ -318,14 +319,14 @@ def diff_text(record: dict[str, Any], context: int | None = CONTEXT_TOKENS) -> T
     The brackets are always there, so that the difference is readable without colours.
     """
     shown = Text()
-    for index, (word, kind) in enumerate(diff_parts(record, context)):
+    for index, (word, change) in enumerate(diff_parts(record, context)):
         shown.append(" " if index else "")
-        if kind == "deleted":
+        if change == "deleted":
             shown.append(f"[-{word}-]", style=DELETED_STYLE)
-        elif kind == "inserted":
+        elif change == "inserted":
             shown.append(f"{{+{word}+}}", style=INSERTED_STYLE)
         else:
-            shown.append(word, style="dim" if kind == "omitted" else "")
+            shown.append(word, style="dim" if change == "omitted" else "")
     return shown
 
 
@@ -333,9 +334,9 @@ def diff_html(record: dict[str, Any], context: int | None = None) -> str:
     """Return the difference as HTML with `<del>` and `<ins>`; every word is escaped.
 
     Example:
-        >>> edits = [{"position": 1, "kind": "insert", "token": 3}]
+        >>> edits = [{"position": 1, "operation": "insert", "token": 3}]
         >>> diff_html({"words": ["a", "<b>"], "new_words": ["c"], "edits": edits})
         'a <ins>c</ins> &lt;b&gt;'
     """
     tags = {"deleted": "<del>{}</del>", "inserted": "<ins>{}</ins>"}
-    return " ".join(tags.get(kind, "{}").format(escape(word)) for word, kind in diff_parts(record, context))
+    return " ".join(tags.get(change, "{}").format(escape(word)) for word, change in diff_parts(record, context))

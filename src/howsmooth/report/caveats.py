@@ -230,7 +230,7 @@ def _source(source: dict[str, Any]) -> str:
             continue
         if isinstance(value, dict):
             value = ", ".join(f"{key} {inner}" for key, inner in value.items())
-        parts.append(str(value) if name == "kind" else f"{name} {value}")
+        parts.append(str(value) if name == "origin" else f"{name} {value}")
     return ", ".join(parts)
 
 

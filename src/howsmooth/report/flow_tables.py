@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from howsmooth.dynamics.grid import Grid
-from howsmooth.dynamics.instruments import plateaus
+from howsmooth.dynamics.instruments.clusters import plateaus
 from howsmooth.questions.flows import of_kind
 from howsmooth.records.arrays import evenly_spaced
 from howsmooth.report.measurement_tables import FIXED_TOKENS_TEXT

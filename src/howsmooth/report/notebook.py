@@ -314,7 +314,7 @@ def _token_attack(attack: TokenAttack) -> str:
     facts = [
         ("objective", f"{attack.objective['name']}: {number(attack.clean)} → {number(attack.value)}"),
         ("succeeded", ("yes" if attack.success else "no") if succeeds else None),
-        ("next token", None if attack.says is None else "{!r} → {!r}".format(*attack.says)),
+        ("next token", None if attack.next_tokens is None else "{!r} → {!r}".format(*attack.next_tokens)),
         ("method", f"{attack.method['name']}, {attack.calls} of {attack.budget} calls"),
         ("warning", _status("the edited text reads as other tokens") if attack.round_trips is False else None),
         ("note", attack.notes.get("none")),

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from howsmooth.fits import growth_laws
-from howsmooth.records import CURVE, PER_TOKEN
+from howsmooth.records import CURVE
+from howsmooth.records.lines import PER_TOKEN
 from howsmooth.records.provenance import provenance
 from howsmooth.report.rows import bound_title, scope_text
 from howsmooth.report.table import Table

@@ -106,7 +106,7 @@ def _lengths(lengths: tuple[int, ...]) -> str:
 def _resources(plan: Plan, seconds: float) -> list[tuple[str, str]]:
     """Return the rows about the engine, its time if that was estimated, and its memory; `seconds` is what remains."""
     engine = plan.spec.engine
-    if engine.kind == "ray":
+    if engine.name == "ray":
         where = engine.address or "a cluster of this machine"
         return [
             ("engine", f"Ray at {where}, {engine.cpus:g} CPUs and {engine.gpus:g} GPUs a task"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.bounds.titles import title_of
 from howsmooth.reading import replacing
-from howsmooth.records import json_line
+from howsmooth.records.lines import json_line
 from howsmooth.report.chart import Axis, Chart, Picture, Series
 from howsmooth.report.charts import LENGTH_LABEL, group_by, sample_count_text, samples_series
 from howsmooth.report.figure import draw as draw_charts
@@ -55,11 +55,11 @@ _STYLES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
         "released formula, described map",
         {"colour": 1, "marker_index": 1, "law_linestyle": "dashed", "hollow_markers": True},
     ),
-    ("attention", "scripts"): (
+    ("attention", "released-map"): (
         "as released: formula and map",
         {"colour": 3, "marker_index": 2, "law_linestyle": "dotted", "hollow_markers": True},
     ),
-    ("scripts", "scripts"): (
+    ("scripts", "released-map"): (
         "as released: formula, map and input",
         {"colour": 3, "marker_index": 2, "law_linestyle": "dotted", "hollow_markers": True},
     ),

@@ -28,7 +28,7 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from howsmooth.records import csv_line, replace_non_finite
+from howsmooth.records.lines import csv_line, replace_non_finite
 
 
 @dataclass(frozen=True)

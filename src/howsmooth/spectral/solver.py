@@ -7,9 +7,8 @@ from typing import TypedDict, TypeGuard
 
 import torch
 
+from howsmooth.choices import STOPS
 from howsmooth.errors import InputError
-
-STOPS = ("interval", "residual")
 
 
 class SolverOptions(TypedDict, total=False):

@@ -20,18 +20,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from howsmooth.attention import SelfAttention, abstract_jacobian
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.jacobian import abstract_jacobian
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import jacobian, local_lipschitz
-from howsmooth.lipschitz.local import promote_half
+from howsmooth.lipschitz.local import jacobian, local_lipschitz, promote_half
 from howsmooth.models.memory import free_memory, peak_memory, reset_peak_memory, solver_memory_limit, used_memory
 from howsmooth.questions.inputs import NormalisedInputs
-from howsmooth.spectral import plan as plan_memory
 from howsmooth.spectral.certificate import start_component
+from howsmooth.spectral.memory import plan as plan_memory
 from howsmooth.spectral.memory import step_limit, stored_after
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
     from howsmooth.studies.plan import PlannedModel
 
 SHORTEST_TIMED = 128  # tokens at which timing starts

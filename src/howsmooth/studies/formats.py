@@ -16,7 +16,7 @@ from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.questions import record_error
 from howsmooth.reading import read_whole, replacing
-from howsmooth.records import (
+from howsmooth.records.lines import (
     ChangedRecord,
     ExistingLines,
     csv_line,

@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 
-from howsmooth.attention import SelfAttention, abstract_jacobian
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.jacobian import abstract_jacobian
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import jacobian
-from howsmooth.models import Model
+from howsmooth.lipschitz.local import jacobian
 from howsmooth.models.identity import model_identity
 from howsmooth.models.loading import cached_model
 from howsmooth.models.map_types import MAP_VERSION
 from howsmooth.models.memory import free_memory, solver_memory_limit
+from howsmooth.models.model import Model
 from howsmooth.questions import find_question
 from howsmooth.questions.inputs import (
     FeatureInputs,
@@ -46,9 +47,10 @@ from howsmooth.questions.spec import (
 )
 from howsmooth.questions.work import Bundle, Samples
 from howsmooth.records.provenance import provenance
-from howsmooth.spectral import MemoryPlan, Solver, restrict
-from howsmooth.spectral import plan as plan_memory
-from howsmooth.spectral.memory import MIN_STORED_VECTORS
+from howsmooth.spectral.memory import MIN_STORED_VECTORS, MemoryPlan
+from howsmooth.spectral.memory import plan as plan_memory
+from howsmooth.spectral.operator import restrict
+from howsmooth.spectral.solver import Solver
 from howsmooth.texts.corpora import Corpus
 from howsmooth.threads import available_cores
 
@@ -196,7 +198,7 @@ class Plan:
     @property
     def in_process(self) -> bool:
         """Whether the bundles run in this process."""
-        return self.spec.engine.kind == "local" and self.spec.engine.workers == 0
+        return self.spec.engine.name == "local" and self.spec.engine.workers == 0
 
     def _coordinates(
         self, planned: PlannedModel | None = None, n: int = 0, samples: Sequence[int] = ()
@@ -433,7 +435,7 @@ def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None, *, fro
         >>> plan.count, plan.in_process
         (8, True)
     """
-    spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"kind": "local", "workers": 0})})
+    spec = spec.model_copy(update={"engine": spec.engine.model_copy(update={"name": "local", "workers": 0})})
     if not isinstance(spec, ModelSpec):
         raise InputError(f"expected a question about models, got {spec.question}; use prepare")
     corpora = () if spec.inputs != "text" else (corpus,) if corpus is not None else read_texts(spec)

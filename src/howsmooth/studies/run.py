@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from howsmooth.models import Model
+from howsmooth.models.model import Model
 from howsmooth.questions.spec import Spec, refuse_connection
 from howsmooth.studies.plan import Plan, prepare, prepare_model
 from howsmooth.studies.store import Store, description_of
@@ -185,7 +185,7 @@ def _run_remaining(plan: Plan, store: Store, state: Progress, progress: Callable
 def select_engine(plan: Plan) -> Callable[..., Generator[list[Any], None, None]]:
     """Return the engine of a plan, as a function of bundles and work."""
     engine = plan.engine
-    if engine.kind == "ray":
+    if engine.name == "ray":
         from howsmooth.studies.engines.ray_engine import ray_engine
 
         return partial(ray_engine, address=engine.address, cpus=engine.cpus, gpus=engine.gpus, retries=engine.retries)

@@ -20,7 +20,7 @@ from typing import Any
 
 from howsmooth import __version__
 from howsmooth.errors import InputError
-from howsmooth.records import is_intact, json_line, parse_json, sealed_line, unsealed
+from howsmooth.records.lines import is_intact, json_line, parse_json, sealed_line, unsealed
 from howsmooth.records.lock import only_writer
 
 APPLICATION_ID = 0x686F7773  # "hows"

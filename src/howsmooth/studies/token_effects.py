@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import token_gains
+from howsmooth.lipschitz.gains import token_gains
 from howsmooth.questions.inputs import chosen_layers
 from howsmooth.questions.quantities import all_shares, estimate_at
 from howsmooth.questions.spec import ModelSpec
@@ -17,7 +17,7 @@ from howsmooth.studies.plan import prepare_model
 from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
 
 def move_one_token(model: Model, corpus: Corpus, spec: ModelSpec, position: int) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from howsmooth.errors import InputError, first_line, is_out_of_memory
-from howsmooth.models import Model
 from howsmooth.models.loading import cached_model
+from howsmooth.models.model import Model
 from howsmooth.questions import find_question
 from howsmooth.questions.question import Place, Question
 from howsmooth.questions.work import Bundle, Work, grouped

@@ -24,12 +24,12 @@ from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 
+from howsmooth.choices import FORMATS
 from howsmooth.errors import InputError, first_line
 from howsmooth.extras import require
 from howsmooth.reading import read_whole
 from howsmooth.texts.generated import DEFAULT_WORDS, generated_text
 
-FORMATS = ("auto", "text", "ag_news")
 STRING = "string:"  # a source that starts with it is the text itself
 DATA = "HOWSMOOTH_DATA"  # environment variable: a folder with the files of the paper's corpora
 PAPER_CORPORA = {"alice": "alice.txt", "ag_news": "ag_news_test.csv"}

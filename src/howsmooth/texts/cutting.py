@@ -25,7 +25,6 @@ from torch import Tensor
 from howsmooth.errors import InputError
 from howsmooth.texts.corpora import Corpus
 
-CUTTINGS = ("consecutive", "documents", "prefixes")
 LONGEST_WORD = 1_000_000  # characters without white space: tokenizers need time and memory for each such word at once
 MOST_CHARACTERS = 50_000  # of a token on average; a text with fewer tokens is hundreds of megabytes of a few words
 _OVERLAP = 64  # tokens after those that are asked for: where a text is cut has no effect so far before the cut

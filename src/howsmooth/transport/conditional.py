@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError, NotConverged
+from howsmooth.transport.distances import Transport, TransportPlan, check_exponent, power_mean, wasserstein
 from howsmooth.transport.measures import TimedMeasure, TokenMeasure
-from howsmooth.transport.wasserstein import Transport, TransportPlan, check_exponent, power_mean, wasserstein
 
 # Log weights of a slice that differ by no more than this are equal up to rounding.
 LOG_WEIGHT_TOL = 1e-9

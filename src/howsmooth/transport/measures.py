@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from howsmooth.attention import Field, SelfAttention, SoftmaxField
+from howsmooth.attention.fields.field import Field
+from howsmooth.attention.fields.softmax import SoftmaxField
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:

@@ -114,7 +114,7 @@ def test_the_change_of_a_substitution_is_inverted_exactly(target):
 def test_the_input_of_layer_0_agrees_with_the_network(target):
     ids = whole_chunk(target.model, TEXT).ids
     entering = target.embedding.first_layer_input(target.embedding.matrix[ids][None])[0]
-    assert_close(entering, target.model.map_at(ids, kind="model").x)
+    assert_close(entering, target.model.map_at(ids, map="model").x)
     assert target.embedding.additive == (target.model.family != "bert")
 
 

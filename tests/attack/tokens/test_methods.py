@@ -185,7 +185,7 @@ def test_limits_are_respected(target, method):
     matrix = target.embedding.matrix
     for edit in found.edits:
         assert edit.position not in (len(chunk) - 1, 2, 3) and not chunk.special[edit.position]
-        assert edit.kind in limits.allow and target.writable[edit.token]
+        assert edit.operation in limits.allow and target.writable[edit.token]
         current = matrix[chunk.ids[edit.position]]
         assert torch.nn.functional.cosine_similarity(matrix[edit.token], current, dim=0) >= 0.05
     assert len(found.edits) <= 3 and found.attacked_ids == tuple(apply(found.ids, found.edits))
@@ -224,7 +224,7 @@ def test_without_a_permitted_edit_the_text_is_unchanged(decoder, monkeypatch, ob
     assert found.edits == () and close(found.value, found.clean) and not found.success
     assert found.attacked_ids == found.ids and "keeps to the limits" in found.notes["none"]
     assert verify(decoder, found.as_record()).holds
-    assert objective.name != "flip" or found.says[0] == found.says[1]
+    assert objective.name != "flip" or found.next_tokens[0] == found.next_tokens[1]
 
 
 @pytest.mark.parametrize(
@@ -233,8 +233,8 @@ def test_without_a_permitted_edit_the_text_is_unchanged(decoder, monkeypatch, ob
         ({"edits": 0}, "at least 1"),
         ({"edits": -1}, "at least 1"),
         ({"edits": True}, "at least 1"),
-        ({"allow": ("remove",)}, "kinds of edits"),
-        ({"allow": ()}, "kinds of edits"),
+        ({"allow": ("remove",)}, "expected operations among"),
+        ({"allow": ()}, "expected operations among"),
         ({"similarity": 2.0}, "cosine"),
     ],
 )

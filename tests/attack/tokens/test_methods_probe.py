@@ -36,7 +36,7 @@ def test_a_probe_is_the_second_call(decoder, allow, edits):
     Probe()(problem, seed=0)
     assert (problem.forwards, problem.backwards) == (2, 0)
     assert sorted(edit.position for edit in problem.best.edits) == problem.search_space.positions[-edits:]
-    assert {edit.kind for edit in problem.best.edits} == {allow[0]}
+    assert {edit.operation for edit in problem.best.edits} == {allow[0]}
 
 
 @pytest.mark.parametrize("objective", [KL(), Cosine()], ids=lambda o: o.name)

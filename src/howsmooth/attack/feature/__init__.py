@@ -1,5 +1,6 @@
 """Feature-space attacks: perturb the tokens that enter a map, within a budget, to change its output."""
 
+from howsmooth.attack.checks import Verification
 from howsmooth.attack.feature.attacks import (
     Attack,
     Duplicate,
@@ -14,9 +15,8 @@ from howsmooth.attack.feature.attacks import (
 )
 from howsmooth.attack.feature.problem import Budget, FeatureProblem, Target
 from howsmooth.attack.feature.result import FeatureAttack, load_attack, run, save_attack
+from howsmooth.attack.feature.verification import verify
 from howsmooth.attack.objectives import FeatureObjective, NextToken, OutputChange, Similarity
-from howsmooth.attack.verification import Verification
-from howsmooth.attack.verification import verify_features as verify
 
 __all__ = [
     "run",

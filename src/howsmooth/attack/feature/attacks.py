@@ -25,7 +25,8 @@ from torch import Tensor
 from howsmooth.attack.checks import check_count, check_size, single_estimate
 from howsmooth.attack.feature.problem import Budget, FeatureProblem
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import Estimate, local_lipschitz
+from howsmooth.lipschitz.estimate import Estimate
+from howsmooth.lipschitz.local import local_lipschitz
 from howsmooth.norms import NORMS
 
 GRADIENT_NOISE = 1e-3  # size of the noise at which a gradient is taken, relative to the budget

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from howsmooth.attack.checks import check_count, check_size, describe
 from howsmooth.attack.objectives import FeatureObjective, OutputChange
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.autodiff import in_float64
 from howsmooth.lipschitz.local import Map, promote_half
 from howsmooth.norms import NORMS
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
 
 @dataclass(frozen=True)
@@ -147,18 +147,18 @@ class Target:
 
     @classmethod
     def in_model(
-        cls, model: Model, input: Any, layer: int | None = None, kind: str = "attention", *, head: int | None = None
+        cls, model: Model, input: Any, layer: int | None = None, map: str = "attention", *, head: int | None = None
     ) -> Target:
         """Return the target of a map in a model.
 
         Args:
             model: the model.
             input: a chunk of text, n token ids, or another input of the model.
-            layer: the layer; None with kind="model".
-            kind: one of the kinds of `Model.map`.
+            layer: the layer; None with map="model".
+            map: a key of `MAPS`.
             head: one head of the layer.
         """
-        at = model.map_at(input, layer, kind, head=head)
+        at = model.map_at(input, layer, map, head=head)
         f, x = promote_half(at.f, at.x)
 
         def map_of_length(n: int) -> Map:
@@ -166,7 +166,7 @@ class Target:
                 raise InputError(
                     f"expected a text model to change the number of tokens, got one that takes {model.modality}"
                 )
-            made = model.map(layer, kind, head=head, n=n)
+            made = model.map(layer, map, head=head, n=n)
             return (
                 made.converted(dtype=x.dtype) if isinstance(made, SelfAttention) else made
             )  # modules share the model's weights
@@ -177,7 +177,7 @@ class Target:
             "dtype": str(model.dtype).removeprefix("torch."),
             "source": model.source,
             "layer": layer,
-            "kind": kind,
+            "map": map,
             "head": head,
             "ids": ids.tolist() if isinstance(ids, Tensor) else list(ids) if not isinstance(ids, dict) else None,
         }

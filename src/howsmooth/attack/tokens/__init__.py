@@ -1,16 +1,14 @@
 """Attacks in token space: real tokens are substituted, inserted and duplicated, and every success is verified."""
 
+from howsmooth.attack.checks import Verification
 from howsmooth.attack.objectives import KL, Cosine, Flip, Hidden, TextObjective
 from howsmooth.attack.objectives import TEXT_OBJECTIVES as OBJECTIVES
-from howsmooth.attack.tokens.attack import TokenAttack, attack_text
+from howsmooth.attack.tokens.attack import METHODS, TokenAttack, attack_text
 from howsmooth.attack.tokens.edits import Edit, EditLimits, SearchSpace, SentenceSimilarity, apply
 from howsmooth.attack.tokens.inversion import Inversion, Singular, captured_share, invert
 from howsmooth.attack.tokens.methods import Greedy, HotFlip, Method, Probe, Random
 from howsmooth.attack.tokens.problem import TargetModel, TextProblem
-from howsmooth.attack.verification import Verification
-from howsmooth.attack.verification import verify_text as verify
-
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Random, HotFlip, Greedy, Probe, Singular)}
+from howsmooth.attack.tokens.verification import verify
 
 __all__ = [
     "attack_text",

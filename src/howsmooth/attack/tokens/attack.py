@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.attack.checks import check_seed
 from howsmooth.attack.objectives import Flip, TextObjective
 from howsmooth.attack.tokens.edits import Edit, EditLimits, SentenceSimilarity
-from howsmooth.attack.tokens.methods import Method, Probe
+from howsmooth.attack.tokens.inversion import Singular
+from howsmooth.attack.tokens.methods import Greedy, HotFlip, Method, Probe, Random
 from howsmooth.attack.tokens.problem import Candidate, TargetModel, TextProblem
 from howsmooth.display import Displayed
 from howsmooth.texts.cutting import TokenChunk, surrounding_special_tokens, word
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
+METHODS: dict[str, type[Method]] = {method.name: method for method in (Random, HotFlip, Greedy, Probe, Singular)}
 DEFAULT_CALLS = 40
 
 
@@ -51,7 +53,7 @@ class TokenAttack(Displayed):
         new_words: the new token of each edit, for display.
         original: the original text.
         attacked: the edited text.
-        says: the predicted next token before and after, for objectives that have one.
+        next_tokens: the predicted next token before and after, for objectives that have one.
         notes: further results of the method, such as the share of a direction that tokens capture.
     """
 
@@ -79,7 +81,7 @@ class TokenAttack(Displayed):
     new_words: tuple[str, ...] = field(repr=False)
     original: str = field(repr=False)
     attacked: str = field(repr=False)
-    says: tuple[str, str] | None = None
+    next_tokens: tuple[str, str] | None = None
     notes: dict[str, Any] = field(default_factory=dict)
 
     def as_record(self) -> dict[str, Any]:
@@ -89,7 +91,7 @@ class TokenAttack(Displayed):
         return {
             **record,
             "edits": [edit.as_record() for edit in self.edits],
-            "says": self.says and list(self.says),
+            "next_tokens": self.next_tokens and list(self.next_tokens),
             **{name: list(getattr(self, name)) for name in tuples},
         }
 
@@ -139,9 +141,9 @@ def attack_text(
         best = Candidate((), clean, False, next_token)
         problem.notes["none"] = f"no edit that keeps to the limits was found in {problem.calls_used} calls"
     tokenizer = problem.tokenizer
-    says = None
+    next_tokens = None
     if next_token is not None and best.next_token is not None:
-        says = word(tokenizer, next_token), word(tokenizer, best.next_token)
+        next_tokens = word(tokenizer, next_token), word(tokenizer, best.next_token)
     return TokenAttack(
         model=target.model.name,
         method=method.as_record(),
@@ -168,7 +170,7 @@ def attack_text(
         original=problem.text(()),
         attacked=problem.text(best.edits),
         notes=problem.notes,
-        says=says,
+        next_tokens=next_tokens,
     )
 
 

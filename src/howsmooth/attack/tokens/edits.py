@@ -1,7 +1,7 @@
 """Edits of a text, and the limits of an attack on tokens.
 
 An edit substitutes a token, inserts one before it, or duplicates it. Positions are those of the original text, with at
-most one edit at each, so that edits commute and can be shown next to it. `EditLimits` restrict the number, kinds,
+most one edit at each, so that edits commute and can be shown next to it. `EditLimits` restrict the number, operations,
 positions and tokens of edits. Only tokens that can occur in a text may be written. A second model may check that the
 edited text is still similar to the original (`SentenceSimilarity`).
 """
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from howsmooth.choices import OPERATIONS
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
-KINDS = ("substitute", "insert", "duplicate")
 DECODING_BATCH = 8192  # tokens of the vocabulary that are decoded at once
 
 
@@ -31,12 +31,12 @@ class Edit:
 
     Attributes:
         position: in the original text.
-        kind: "substitute", "insert" (before the position) or "duplicate".
+        operation: "substitute", "insert" (before the position) or "duplicate".
         token: the id of the new token; for a duplicate that of the token at the position.
     """
 
     position: int
-    kind: str
+    operation: str
     token: int
 
     def as_record(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def apply(ids: Sequence[int], edits: Iterable[Edit]) -> list[int]:
     """
     edited = list(ids)
     for edit in sorted(_checked(ids, edits), reverse=True):
-        if edit.kind == "substitute":
+        if edit.operation == "substitute":
             edited[edit.position] = edit.token
         else:
             edited.insert(edit.position, edit.token)
@@ -76,7 +76,7 @@ def positions_after(n: int, edits: Iterable[Edit]) -> list[int]:
         >>> positions_after(3, [Edit(1, "insert", 6)])
         [0, 2, 3]
     """
-    insertions = sorted(edit.position for edit in edits if edit.kind != "substitute")
+    insertions = sorted(edit.position for edit in edits if edit.operation != "substitute")
     return [i + sum(position <= i for position in insertions) for i in range(n)]
 
 
@@ -87,7 +87,7 @@ def shared_prefix(edits: Iterable[Edit], n: int) -> int:
         >>> shared_prefix([Edit(2, "substitute", 6)], 5), shared_prefix([Edit(2, "duplicate", 6)], 5)
         (2, 3)
     """
-    return min((edit.position + (edit.kind == "duplicate") for edit in edits), default=n)
+    return min((edit.position + (edit.operation == "duplicate") for edit in edits), default=n)
 
 
 def _checked(ids: Sequence[int], edits: Iterable[Edit]) -> list[Edit]:
@@ -95,9 +95,9 @@ def _checked(ids: Sequence[int], edits: Iterable[Edit]) -> list[Edit]:
     if len({edit.position for edit in edits}) < len(edits):
         raise InputError("expected at most one edit at each position, got two at one; edit another position")
     for edit in edits:
-        if edit.kind not in KINDS or not 0 <= edit.position < len(ids):
-            raise InputError(f"expected an edit of {', '.join(KINDS)} within {len(ids)} tokens, got {edit}")
-        if edit.kind == "duplicate" and edit.token != ids[edit.position]:
+        if edit.operation not in OPERATIONS or not 0 <= edit.position < len(ids):
+            raise InputError(f"expected an edit of {', '.join(OPERATIONS)} within {len(ids)} tokens, got {edit}")
+        if edit.operation == "duplicate" and edit.token != ids[edit.position]:
             raise InputError(f"expected a duplicate of token {ids[edit.position]}, got {edit}; insert another one")
     return edits
 
@@ -108,7 +108,7 @@ class EditLimits:
 
     Attributes:
         edits: how many at most.
-        allow: the kinds of edits.
+        allow: the operations, of `OPERATIONS`.
         protected: positions that may not be edited, negative ones counted from the end; special tokens never are
             edited. By default it is the last token: with another last token a language model predicts something else.
         similarity: the least cosine between the embeddings of a token and of its substitute (or of the token inserted
@@ -117,7 +117,7 @@ class EditLimits:
     """
 
     edits: int = 1
-    allow: tuple[str, ...] = KINDS
+    allow: tuple[str, ...] = OPERATIONS
     protected: tuple[int, ...] = (-1,)
     similarity: float | None = None
     retokenise: bool = True
@@ -126,8 +126,8 @@ class EditLimits:
         """Check the fields."""
         if isinstance(self.edits, bool) or not isinstance(self.edits, int) or self.edits < 1:
             raise InputError(f"expected an edit budget of at least 1, got {self.edits!r}; allow one edit or more")
-        if not self.allow or set(self.allow) - set(KINDS):
-            raise InputError(f"expected kinds of edits among {', '.join(KINDS)}, got {self.allow!r}")
+        if not self.allow or set(self.allow) - set(OPERATIONS):
+            raise InputError(f"expected operations among {', '.join(OPERATIONS)}, got {self.allow!r}")
         if self.similarity is not None and not -1 <= self.similarity <= 1:
             raise InputError(f"expected a cosine similarity from -1 to 1, got {self.similarity!r}")
 

@@ -21,16 +21,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from howsmooth import choices
 from howsmooth.attack.checks import check_count
 from howsmooth.attack.tokens.edits import Edit, SearchSpace, apply
 from howsmooth.attack.tokens.methods import Method, evaluate_until_success, substitution_scores
 from howsmooth.attack.tokens.problem import TextProblem
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.autodiff import AutodiffJacobian
-from howsmooth.spectral import FunctionOperator, singular_values
+from howsmooth.spectral.golub_kahan import singular_values
+from howsmooth.spectral.operator import FunctionOperator
 
 if TYPE_CHECKING:
-    from howsmooth.models import TokenEmbedding
+    from howsmooth.models.embedding import TokenEmbedding
 
 SHORTLIST_SIZE = 32  # tokens per position whose change is computed exactly, where positions are not simply added
 ETA_GRID = tuple(2.0 ** (power / 3) for power in range(-3, 10))  # relative to η of the best single token
@@ -87,7 +89,7 @@ def captured_share(direction: Tensor, change: Tensor) -> float:
 
 def input_change(embedding: TokenEmbedding, ids: Tensor, edits: tuple[Edit, ...]) -> Tensor:
     """Return the change of the input of layer 0 by substitutions, (n, d)."""
-    if any(edit.kind != "substitute" for edit in edits):
+    if any(edit.operation != "substitute" for edit in edits):
         raise InputError("expected substitutions, got an edit that changes the number of tokens")
     pair = torch.stack([torch.tensor(apply(ids.tolist(), edits), device=ids.device), ids])
     with torch.no_grad():
@@ -212,7 +214,7 @@ class Singular(Method):
 
     steps: int = 2
 
-    name = "singular"
+    name = choices.SINGULAR
 
     def __call__(self, problem: TextProblem, seed: int) -> None:
         """Compute the direction, and evaluate its inversions."""
@@ -237,7 +239,7 @@ class Singular(Method):
 
     def direction(self, problem: TextProblem, seed: int = 0) -> Tensor:
         """Return the unit vector U (n, d) at the input of layer 0; its calls are counted."""
-        at = problem.target.model.map_at(problem.ids, kind="model")
+        at = problem.target.model.map_at(problem.ids, map="model")
         jacobian = AutodiffJacobian(partial(_output, at.f, problem.objective.uses_last_token), at.x, check=False)
         problem.forwards += 2  # one to capture the input of layer 0, one for the graph
 

@@ -22,7 +22,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from howsmooth.attack.tokens.edits import KINDS, Edit, EditLimits, SearchSpace, positions_after
+from howsmooth import choices
+from howsmooth.attack.tokens.edits import Edit, EditLimits, SearchSpace, positions_after
 from howsmooth.attack.tokens.problem import MAX_BATCH, Candidate, TextProblem
 from howsmooth.errors import InputError
 
@@ -30,7 +31,7 @@ TOKENS_PER_POSITION = 8  # tokens that are ranked at each position
 REPEAT_WEIGHT = 0.25  # factor on the score of another token at the same position
 DISTANCE_EXPONENT = 0.25  # of the distance to the end, by which scores are divided
 # A duplicate that is moved shares its token's attention weight in every row, and the token itself remains.
-KIND_WEIGHTS = {"substitute": 1.0, "insert": 0.3, "duplicate": 0.1}
+OPERATION_WEIGHTS = {"substitute": 1.0, "insert": 0.3, "duplicate": 0.1}
 MAX_REJECTIONS = 200  # edits in a row outside the limits before a method stops
 BATCH_DIVISOR = 4  # a batch is at most a quarter of the candidates before it, which bounds the calls after a success
 
@@ -90,19 +91,22 @@ def ranked_edits(
     top = scores.topk(min(TOKENS_PER_POSITION, scores.shape[1]), dim=1)
     weights = _distance_weights(problem, positions)
     found = []
-    for kind in (kind for kind in ("substitute", "insert") if kind in allow):
+    for change in (change for change in (choices.SUBSTITUTE, choices.INSERT) if change in allow):
         for row, position in enumerate(free):
             best = zip(top.values[row].tolist(), top.indices[row].tolist(), strict=True)
-            weight = KIND_WEIGHTS[kind] * weights[row]
+            weight = OPERATION_WEIGHTS[change] * weights[row]
             found += [
-                (weight * max(score, 0.0) * REPEAT_WEIGHT ** (rank + (position in tried)), Edit(position, kind, token))
+                (
+                    weight * max(score, 0.0) * REPEAT_WEIGHT ** (rank + (position in tried)),
+                    Edit(position, change, token),
+                )
                 for rank, (score, token) in enumerate(best)
                 if score > float("-inf")
             ]
     if "duplicate" in allow:
         sizes = gradient[positions].norm(dim=-1) * space.matrix[ids[positions]].norm(dim=-1)
         found += [
-            (KIND_WEIGHTS["duplicate"] * weights[row] * size, Edit(position, "duplicate", int(ids[position])))
+            (OPERATION_WEIGHTS["duplicate"] * weights[row] * size, Edit(position, "duplicate", int(ids[position])))
             for row, (position, size) in enumerate(zip(free, sizes.tolist(), strict=True))
         ]
     return [edit for _, edit in sorted(found, key=lambda each: -each[0])]
@@ -127,21 +131,21 @@ class Method:
 
     Attributes:
         name: the name in records and on the command line.
-        kinds: the kinds of edits that it makes.
+        operations: the operations that it edits by.
     """
 
     name = ""
-    kinds: ClassVar[tuple[str, ...]] = ("substitute",)
+    operations: ClassVar[tuple[str, ...]] = (choices.SUBSTITUTE,)
 
     def __call__(self, problem: TextProblem, seed: int) -> None:
         """Search until a success, or until no call is left."""
         raise NotImplementedError
 
     def check(self, limits: EditLimits) -> None:
-        """Refuse limits that allow none of the kinds of edits that this method makes."""
-        if not set(self.kinds) & set(limits.allow):
+        """Refuse limits that allow none of the operations of this method."""
+        if not set(self.operations) & set(limits.allow):
             raise InputError(
-                f"{self.name}: expected limits that allow one of {', '.join(self.kinds)}, got "
+                f"{self.name}: expected limits that allow one of {', '.join(self.operations)}, got "
                 f"{', '.join(limits.allow)}; allow one, or use another method"
             )
 
@@ -204,24 +208,24 @@ def follow_gradient(problem: TextProblem, edits: tuple[Edit, ...], ranking: Rank
 
 
 def draw_edits(
-    problem: TextProblem, positions: Tensor, kind: str, generator: torch.Generator
+    problem: TextProblem, positions: Tensor, operation: str, generator: torch.Generator
 ) -> tuple[Edit, ...] | None:
-    """Draw one edit of a kind at each position, with a random token; None if no token is allowed at one of them."""
-    if kind == "duplicate":
+    """Draw one edit at each position, with a random token; None if no token is allowed at one of them."""
+    if operation == "duplicate":
         tokens = problem.ids.cpu()[positions]
     else:
         allowed = problem.search_space.allowed_tokens(problem.ids, positions.to(problem.ids.device)).cpu()
         if not allowed.any(1).all():
             return None
         tokens = torch.multinomial(allowed.float(), 1, generator=generator)[:, 0]
-    return tuple(Edit(int(p), kind, int(t)) for p, t in zip(positions, tokens, strict=True))
+    return tuple(Edit(int(p), operation, int(t)) for p, t in zip(positions, tokens, strict=True))
 
 
 @dataclass(frozen=True)
 class Random(Method):
     """Substitutions at random positions by random tokens; every candidate uses the whole edit budget."""
 
-    name = "random"
+    name = choices.RANDOM
 
     def __call__(self, problem: TextProblem, seed: int) -> None:
         """Evaluate random candidates."""
@@ -248,7 +252,7 @@ class HotFlip(Method):
     are made without success and calls are left, the search restarts from the first edit that is next in rank.
     """
 
-    name = "hotflip"
+    name = choices.HOTFLIP
 
     def __call__(self, problem: TextProblem, seed: int) -> None:
         """Follow the gradient from each of the best first edits."""
@@ -275,7 +279,7 @@ class Greedy(Method):
     With enough calls it evaluates all substitutions.
     """
 
-    name = "greedy"
+    name = choices.GREEDY
 
     def __call__(self, problem: TextProblem, seed: int) -> None:
         """Make one edit after the other, each with an equal number of calls."""
@@ -316,8 +320,8 @@ class Probe(Method):
     ranked together with substitutions (`ranked_edits`).
     """
 
-    name = "probe"
-    kinds = KINDS
+    name = choices.PROBE
+    operations = choices.OPERATIONS
 
     def __call__(self, problem: TextProblem, seed: int) -> None:
         """Evaluate the probe, then follow the gradient."""
@@ -339,6 +343,6 @@ class Probe(Method):
     def _probe(problem: TextProblem, seed: int) -> list[Candidate]:
         """Evaluate random tokens at the positions nearest to the end."""
         nearest = torch.tensor(problem.search_space.positions[-problem.limits.edits :])
-        kind = next(kind for kind in KINDS if kind in problem.limits.allow)
-        draw = partial(draw_edits, problem, nearest, kind, torch.Generator().manual_seed(seed))
+        operation = next(operation for operation in choices.OPERATIONS if operation in problem.limits.allow)
+        draw = partial(draw_edits, problem, nearest, operation, torch.Generator().manual_seed(seed))
         return evaluate_until_success(problem, iter(draw, None), calls=1)

@@ -30,7 +30,8 @@ from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
     from howsmooth.attack.tokens.edits import SentenceSimilarity
-    from howsmooth.models import Model, PrefixCache
+    from howsmooth.models.embedding import PrefixCache
+    from howsmooth.models.model import Model
     from howsmooth.texts.cutting import TokenChunk
 
 MAX_BATCH = 8  # sequences in one forward pass
@@ -80,7 +81,7 @@ class TargetModel:
 
     def __init__(self, model: Model) -> None:
         """Read the embedding; the vocabulary is read when it is first needed."""
-        from howsmooth.models import TokenEmbedding  # transformers takes seconds
+        from howsmooth.models.embedding import TokenEmbedding
 
         self.model, self.embedding = model, TokenEmbedding(model)
 

@@ -17,10 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention, SoftmaxField, attend
+from howsmooth.attention.fields.softmax import SoftmaxField
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.op import attend
 from howsmooth.dynamics.instruments.clusters import as_points, check_tolerance, leading_space
 from howsmooth.errors import InputError
-from howsmooth.transport import TokenMeasure, wasserstein
+from howsmooth.transport.distances import wasserstein
+from howsmooth.transport.measures import TokenMeasure
 
 BLOCK_ELEMENTS = 1 << 22  # distances or scores in memory at once
 MAX_DENSE_ROWS = 4096  # tokens up to which P is formed

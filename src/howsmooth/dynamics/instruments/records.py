@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.attention import Field, SelfAttention
+from howsmooth.attention.fields.field import Field
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.dynamics.growth import local_constant
 from howsmooth.dynamics.instruments.clusters import (
     MAX_DIMENSIONS,

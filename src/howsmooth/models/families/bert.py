@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 from transformers import BertConfig, BertModel
 
-from howsmooth.attention import Normalisation, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.errors import InputError
 
 NETWORK = BertModel

@@ -13,7 +13,8 @@ from torch import Tensor
 from transformers import BloomConfig, BloomModel
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-from howsmooth.attention import Normalisation, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.models.hook import attention_forward
 
 NETWORK = BloomModel

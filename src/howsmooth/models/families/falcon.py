@@ -13,7 +13,9 @@ from torch import Tensor
 from transformers import FalconConfig, FalconModel
 from transformers.models.falcon.modeling_falcon import apply_rotary_pos_emb, build_alibi_tensor
 
-from howsmooth.attention import Normalisation, Rotary, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
+from howsmooth.attention.rotary import Rotary
 from howsmooth.models.hook import attention_forward
 
 NETWORK = FalconModel

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from transformers import GPT2Config, GPT2Model
 
-from howsmooth.attention import Normalisation, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
 
 NETWORK = GPT2Model
 UNUSED = ()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from transformers import LlamaConfig, LlamaModel
 
-from howsmooth.attention import Normalisation, Rotary, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
+from howsmooth.attention.rotary import Rotary
 from howsmooth.errors import InputError
 
 NETWORK = LlamaModel

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from transformers import MPNetConfig, MPNetModel
 
-from howsmooth.attention import Normalisation, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.models.hook import attention_forward
 
 NETWORK = MPNetModel

@@ -25,20 +25,23 @@ import torch
 from torch import Tensor
 
 from howsmooth.attack.configurations import castin
-from howsmooth.attention import SelfAttention
-from howsmooth.bounds import LayerForm, Refused, this_project
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.bounds import this_project
+from howsmooth.bounds.bound import Refused
+from howsmooth.bounds.form import LayerForm
 from howsmooth.bounds.normalisation import radius as radius_of
 from howsmooth.errors import InputError
-from howsmooth.models import AttentionFile, Model
+from howsmooth.models.gpt2_file import AttentionFile
 from howsmooth.models.identity import model_identity
 from howsmooth.models.loading import cached_model
 from howsmooth.models.map_types import MAP_VERSION
+from howsmooth.models.model import Model
 from howsmooth.models.released_scripts import adversarial_points, without_causal_mask
 from howsmooth.questions.quantities import EvaluationPoint, compute_quantity
 from howsmooth.questions.spec import ModelChoice, Spec, load_arguments
 from howsmooth.records import make_record
 from howsmooth.records.provenance import provenance
-from howsmooth.spectral import Solver
+from howsmooth.spectral.solver import Solver
 from howsmooth.studies.worker import TaskResult
 
 JOB_HASH_VERSION = 1  # part of every hash: raise it when the same job gives another number
@@ -53,7 +56,7 @@ ADVERSARIAL: tuple[Request, ...] = (
     (f"attention{OTHER_SIGN}", "lipschitz"),
     (f"attention{AT_SCRIPTS_INPUT}", "lipschitz"),
     ("attention", "released"),
-    ("scripts", "scripts"),
+    ("scripts", "released-map"),
 )
 SYNTHETIC: tuple[Request, ...] = (("attention", "lipschitz"), ("attention", "released"))
 BOUNDS: tuple[Request, ...] = (("this_project.upper", "bound"), ("this_project.two_point_lower", "bound"))
@@ -202,7 +205,7 @@ def _bound(attention: Any, name: str, job: Job) -> dict[str, Any]:
 
 def _measure(f: Any, x: Tensor, quantity: str, solver: Solver) -> dict[str, Any]:
     point = EvaluationPoint(f, x, None, None, None, None, solver)
-    (values,) = compute_quantity("released" if quantity == "scripts" else quantity, point)
+    (values,) = compute_quantity("released" if quantity == "released-map" else quantity, point)
     values.pop("direction_shares", None)
     return values
 

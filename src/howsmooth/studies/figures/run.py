@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from howsmooth.attack.configurations import castin
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.errors import InputError
 from howsmooth.questions.measure import MeasureSpec
 from howsmooth.questions.spec import ModelChoice, TextChoice, select_indices
-from howsmooth.spectral import Solver
+from howsmooth.spectral.solver import Solver
 from howsmooth.studies.figures.definition import Figure, GeneratedInput, Options
 from howsmooth.studies.figures.generated_inputs import (
     ADVERSARIAL,

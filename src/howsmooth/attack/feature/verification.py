@@ -1,66 +1,28 @@
-"""Verification of saved attacks: every number is computed again from the saved input, and compared with the record.
-
-features    one evaluation of the map at the saved tokens and the saved perturbation of a file
-text        two forward passes on whole texts, from the token ids of a record, independent of the search
-"""
+"""Verification of saved attacks on features: the map is evaluated again at the saved tokens and perturbation."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from howsmooth.attack.checks import Verification
 from howsmooth.attack.feature.problem import FeatureProblem, Target, count_perturbed_tokens
 from howsmooth.attack.feature.result import ABOVE_ROUNDING, FeatureAttack, evaluate, load_attack
-from howsmooth.attack.objectives import (
-    FEATURE_OBJECTIVES,
-    TEXT_OBJECTIVES,
-    FeatureObjective,
-    NextToken,
-    TextObjective,
-    objective_of,
-)
+from howsmooth.attack.objectives import FEATURE_OBJECTIVES, FeatureObjective, NextToken, objective_of
 from howsmooth.errors import InputError
 
 if TYPE_CHECKING:
-    from howsmooth.attack.tokens.problem import TargetModel
-    from howsmooth.models import Model
+    from howsmooth.models.model import Model
 
-FEATURE_TOLERANCE = 1e-4  # relative, for another order of summation on another machine; on the same one it is exact
-TEXT_TOLERANCE = 1e-3  # relative to max(1, |value|): float32 with another order of summation
+TOLERANCE = 1e-4  # relative, for another order of summation on another machine; on the same one it is exact
 COMPARED_FIELDS = ("spent", "change", "gain", "attacked")
-REQUIRED_FIELDS = ("ids", "attacked_ids", "edits", "objective", "value", "success")
 
 
-@dataclass(frozen=True)
-class Verification:
-    """The outcome of a verification.
-
-    Attributes:
-        holds: whether everything agrees with what was reported.
-        wrong: what does not, in words.
-        value: the value found now.
-        reported: the value in the record.
-    """
-
-    holds: bool
-    wrong: tuple[str, ...]
-    value: float
-    reported: float
-
-    def as_record(self) -> dict[str, Any]:
-        """Return all fields as plain Python values."""
-        return {**asdict(self), "wrong": list(self.wrong)}
-
-
-def verify_features(
-    path: str | os.PathLike[str], target: Target | None = None, *, model: Model | None = None
-) -> Verification:
+def verify(path: str | os.PathLike[str], target: Target | None = None, *, model: Model | None = None) -> Verification:
     """Evaluate the map again at the saved tokens and perturbation, and compare with what was reported.
 
     A target in a model is reconstructed from the file. Its tokens are then computed again from the token ids, too,
@@ -100,7 +62,7 @@ def verify_features(
     )
     for name in COMPARED_FIELDS:
         before, now = getattr(reported, name), getattr(found, name)
-        tolerance = FEATURE_TOLERANCE * abs(before) if reported.status == ABOVE_ROUNDING else abs(before)
+        tolerance = TOLERANCE * abs(before) if reported.status == ABOVE_ROUNDING else abs(before)
         if reported.status == ABOVE_ROUNDING and name == "attacked":
             tolerance = max(tolerance, 1e-6)
         if not abs(before - now) <= tolerance:
@@ -116,46 +78,9 @@ def verify_features(
     return Verification(not wrong, tuple(wrong), found.change, reported.change)
 
 
-def verify_text(model: Model | TargetModel, record: Mapping[str, Any]) -> Verification:
-    """Evaluate a saved attack on tokens again, from its token ids alone.
-
-    Args:
-        model: the model that was attacked.
-        record: `TokenAttack.as_record()`, or its JSON read back.
-
-    Returns:
-        What agrees and what does not; the values are those of the objective.
-
-    Raises:
-        InputError: a field that is needed is missing from the record.
-    """
-    from howsmooth.attack.tokens.edits import Edit, apply, positions_after
-    from howsmooth.attack.tokens.problem import TargetModel
-
-    missing = [key for key in REQUIRED_FIELDS if key not in record]
-    if missing:
-        raise InputError(f"expected the record of an attack on tokens, got one without {missing[0]}")
-    target = model if isinstance(model, TargetModel) else TargetModel(model)
-    objective: TextObjective = objective_of(record["objective"], TEXT_OBJECTIVES)
-    embedding, edits = target.embedding, [Edit(**edit) for edit in record["edits"]]
-    ids, attacked = (target.model.token_ids(record[key]) for key in ("ids", "attacked_ids"))
-    with torch.no_grad():
-        before, after = (objective.features(embedding, embedding.matrix[t][None]) for t in (ids, attacked))
-        positions = torch.tensor([positions_after(len(ids), edits)], device=ids.device)
-        value = float(objective.value(after, before, positions))
-    success, wrong = bool(edits) and objective.succeeds(value), []
-    if apply(ids.tolist(), edits) != attacked.tolist():
-        wrong.append("the edits do not give the attacked tokens")
-    if not abs(value - record["value"]) <= TEXT_TOLERANCE * max(1.0, abs(value)):
-        wrong.append(f"value: {record['value']:.6g} reported, {value:.6g} found")
-    if success != record["success"]:
-        wrong.append(f"success: {record['success']} reported, {success} found")
-    return Verification(not wrong, tuple(wrong), value, record["value"])
-
-
 def _load_model(reported: FeatureAttack) -> Model:
     """Load the model that was attacked, and check its weights."""
-    from howsmooth.models import load
+    from howsmooth.models.loading import load
 
     if "model" not in reported.origin:
         raise InputError(
@@ -171,7 +96,7 @@ def _load_model(reported: FeatureAttack) -> Model:
 def _target_of(reported: FeatureAttack, model: Model) -> Target:
     """Return the target in the model that the file describes."""
     origin = reported.origin
-    return Target.in_model(model, torch.tensor(origin["ids"]), origin["layer"], origin["kind"], head=origin["head"])
+    return Target.in_model(model, torch.tensor(origin["ids"]), origin["layer"], origin["map"], head=origin["head"])
 
 
 def _objective(reported: FeatureAttack, model: Model | None) -> FeatureObjective:

@@ -19,7 +19,8 @@ from howsmooth.attack.ascent import Ascent, Layer, ascend, refuse_other_maps, so
 from howsmooth.attack.checks import check_count, check_seed, shift_seed
 from howsmooth.attack.configurations import Configuration, castin, far_token, has_query_bias, two_point
 from howsmooth.attack.constraints import Constraint, Ellipsoid, Near, token_norms
-from howsmooth.attention import L2Attention, SelfAttention
+from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.l2 import L2Attention
 from howsmooth.bounds.bound import Refused
 from howsmooth.errors import InputError
 

@@ -17,7 +17,7 @@ from howsmooth.attack.checks import check_size, single_estimate
 from howsmooth.attack.feature.problem import FeatureProblem, Target
 from howsmooth.attack.objectives import FeatureObjective, OutputChange
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import local_lipschitz
+from howsmooth.lipschitz.local import local_lipschitz
 
 DEVIATION_LEVELS = (0.01, 0.1)  # relative deviations from σ₁ whose η is located
 BISECTION_STEPS = 16  # of log η between two sizes of the curve
