@@ -77,7 +77,7 @@ def test_chains_of_layers(name):
         f, x = stretch(part, inputs(name), ends[0], ("output", *ends[1]))
         assert_same(model.map_at(inputs(name), None, "chain:1..2"), f, x)
         whole = model.map_at(inputs(name), None, "chain")
-        assert whole.kind == "chain" and len(whole.f.layers) == 3
+        assert whole.map == "chain" and len(whole.f.layers) == 3
 
 
 def more_layers(family) -> dict:

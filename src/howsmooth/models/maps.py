@@ -252,7 +252,7 @@ def site_numbers(model: Model, choice: MapChoice, layer: int | None) -> list[int
     """Return the layers whose sites a map needs."""
     if layer is not None:
         return [layer]
-    first, last = (0, model.layers - 1) if choice.kind == "chain" else (0, 0)
+    first, last = (0, model.layers - 1) if choice.name == "chain" else (0, 0)
     last = choice.layers[1] if choice.layers else last
     if last >= model.layers:
         raise InputError(
@@ -306,21 +306,8 @@ def mixer_map(site: Site, heads: int, head: int | None, where: str, _: str) -> t
     return AttentionMap(site.attention, site.projection, heads), site.attention.x
 
 
-<<<<<<< HEAD
-def _missing_norm(kind: str, where: str) -> MissingMap:
-    return MissingMap(f"{kind}: expected a normalisation whose output enters attention, got none in {where}")
-=======
-def network_map(
-    model: Model, given: dict[str, Any], sites: dict[int, Site], choice: MapChoice
-) -> tuple[torch.nn.Module, Tensor]:
-    """Return all layers with the final norm, and the input of layer 0."""
-    check_tokens(sites[0], choice, f"layer 0 of {model.name}")
-    return NetworkMap(model.instrumented, given, sites[0]), sites[0].layer.x
-
-
 def _missing_norm(name: str, where: str) -> MissingMap:
     return MissingMap(f"{name}: expected a normalisation whose output enters attention, got none in {where}")
->>>>>>> main
 
 
 def check_tokens(site: Site, choice: MapChoice, where: str) -> None:
