@@ -44,7 +44,7 @@ def test_the_numbers_are_those_of_pytorch(name):
     with torch.no_grad():
         own = torch.func.jvp(MAPS[name], (X,), (V,))[1]
     found = jvp(MAPS[name], X, V)
-    assert torch.equal(found, own) and found.shape == own.shape
+    assert torch.equal(found, own)  # exact: a product with zeros is left out of a sum
 
 
 def test_a_weight_that_does_not_move_costs_no_product(monkeypatch):

@@ -257,7 +257,7 @@ def symbol(quantity: str | None) -> str:
         >>> symbol("lipschitz"), symbol("of another version")
         ('Lip', 'of another version')
     """
-    known = QUANTITIES.get(quantity or "lipschitz")
+    known = QUANTITIES.get((quantity or "lipschitz").partition(":")[0])
     return str(quantity) if known is None else known.symbol
 
 
