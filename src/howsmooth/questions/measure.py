@@ -57,10 +57,10 @@ QUANTITIES = {
         "howsmooth.questions.quantities:released",
         every_token=True,
     ),
-    "scripts": Quantity(
+    "released-map": Quantity(
         "√‖Jᵀf‖",
-        "the same at the scripts' own map",
-        "howsmooth.questions.quantities:scripts",
+        "the same for the scripts' own map",
+        "howsmooth.questions.quantities:released_map",
         every_token=True,
         maps=("attention",),
     ),
@@ -76,14 +76,14 @@ QUANTITIES = {
         count=(4, 1, 64),
     ),
     "frobenius": Quantity("‖J‖_F", "the Frobenius norm", f"{_SPECTRA}frobenius", certified=True, every_token=True),
-    "effective_rank": Quantity(
+    "effective-rank": Quantity(
         "‖J‖_F²/‖J‖₂²", "the effective rank", f"{_SPECTRA}effective_rank", certified=True, every_token=True
     ),
     "rms": Quantity(
         "‖J‖_RMS", "the norm for the root mean square on both sides", f"{_SPECTRA}rms", certified=True, every_token=True
     ),
-    "token_norm": Quantity(
-        "max|ε_i|",
+    "token-norm": Quantity(
+        "‖J‖_token",
         "two sides of the norm for the largest token on both sides",
         f"{_SPECTRA}token_norm",
         every_token=True,

@@ -25,7 +25,14 @@ _READER_WORDS = {  # what a bound that does not apply says in Python, and in a t
     "the symmetric part: gamma(head, symmetric=True)": "the symmetric part",
     "a score_bias": "a score bias",
 }
-ACCEPTED_STATUSES = ("converged", "residual", "lower bound only", "as released", "above rounding")  # need no warning
+ACCEPTED_STATUSES = (
+    "converged",
+    "residual",
+    "lower bound only",
+    "as released",
+    "above rounding",
+    "two sides",
+)  # no warning
 
 
 @dataclass(frozen=True)
@@ -347,13 +354,16 @@ def scientific(log_value: float) -> str:
 
 
 def confidence_text(records: Sequence[dict[str, Any]]) -> str:
-    """Format the smallest confidence of the intervals.
+    """Format the smallest confidence of the intervals, or what they are without one.
 
     Example:
         >>> confidence_text([{"confidence": 0.999}])
         '99.9 % sure'
     """
     known = [record["confidence"] for record in records if record.get("confidence") is not None]
+    others = {record.get("certificate") for record in records}
+    if not known and len(others) == 1 and None not in others:
+        return str(*others)
     return f"{100 * min(known, default=1):.10g} % sure"
 
 
