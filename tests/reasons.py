@@ -31,6 +31,7 @@ HATCHLING = "needs hatchling for the build of a wheel, and pip cannot fetch it: 
 MATPLOTLIB = extra("matplotlib", "models")
 GRADIO = extra("gradio", "explore")
 GGUF = extra("gguf", "gguf")
+LIGHTNING = extra("lightning", "lightning")
 PEFT = extra("peft", "test")
 PLAYWRIGHT = extra("playwright", "test")
 TRITON = extra("triton", "test") + " (Linux on x86_64)"

@@ -142,7 +142,7 @@ for call in [*("howsmooth." + name for name in howsmooth.__all__), *{list(calls)
     )
     assert done.returncode == 0, done.stderr
     found = dict(line.split(": ", 1) for line in done.stdout.splitlines())
-    expected = {"howsmooth.load": "transformers", "howsmooth.register": "transformers", **calls}
+    expected = dict.fromkeys(("howsmooth.load", "howsmooth.Monitor", "howsmooth.register"), "transformers") | calls
     assert list(found) == list(expected)
     for call, package in expected.items():
         pattern = rf"expected {package} for [\w.]+, got none installed; pip install 'howsmooth\[models\]'"

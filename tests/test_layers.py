@@ -19,6 +19,7 @@ LAYERS = (
     ("attack",),
     ("questions",),
     ("studies",),
+    ("training",),
     ("report",),
     ("explorer",),
     ("cli",),
@@ -40,7 +41,8 @@ OPEN = {
 }
 ENTRY_POINTS = {"__init__", "__main__", "measurements"}  # may import everything
 ONLY_IN: dict[str, tuple[str, ...]] = {
-    "transformers": ("models",),
+    "transformers": ("models", "training"),
+    "lightning": ("training",),
     "tokenizers": ("models",),
     "triton": ("kernels",),
     "matplotlib": ("report",),

@@ -4,6 +4,7 @@ from howsmooth.lipschitz.estimate import Estimate as Estimate
 from howsmooth.lipschitz.gains import token_gains as token_gains
 from howsmooth.lipschitz.penalty import lipschitz_penalty as lipschitz_penalty
 from howsmooth.models.loading import load as load
+from howsmooth.training.monitor import Monitor as Monitor
 from howsmooth.attention.heads import SelfAttention as SelfAttention
 from howsmooth.attention.rotary import Rotary as Rotary
 from howsmooth.attention.op import attend as attend
@@ -21,6 +22,7 @@ from howsmooth import (
     bounds as bounds,
     attack as attack,
     studies as studies,
+    training as training,
     report as report,
     transport as transport,
     dynamics as dynamics,

@@ -28,6 +28,7 @@ EXTRAS = {
     "ray": ("ray",),
     "transport": ("POT",),
     "flow": ("torchdiffeq",),
+    "lightning": ("lightning",),
     "explore": ("gradio",),
     "datasets": ("datasets", "nltk"),
     "notebook": ("nbclient", "nbformat", "ipykernel"),

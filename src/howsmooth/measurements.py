@@ -34,6 +34,7 @@ _MAX_LENGTHS = 8  # lengths that the repr lists
 # Fields that are part of the name of a scalar: those of the first line only if they differ among the records.
 _NAMED_IF_VARIED = ("model", "checkpoint", "text", "map", "tokens", "cutting")
 _NAMED = {"quantity": "{}", "layer": "layer_{}", "head": "head_{}", "n": "n_{}"}
+_STATISTICS = ("residual", "largest_logit", "entropy", "sink_share")  # of a monitor
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,9 +185,10 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
         """Return the numbers by name, for a logger of experiments.
 
         The numbers of each map and length are `value`, the median over samples, the ends `lower` and `upper` of its
-        interval if it has them, and, of several samples, the `smallest` and the `largest`. A name consists of the
-        prefix, the fields that differ among the records (model, text, …), the quantity, layer, head and length. Records
-        of other questions than "measure" are left out.
+        interval if it has them, and, of several samples, the `smallest` and the `largest`. Records of a monitor have
+        the medians of `residual`, `largest_logit`, `entropy` and `sink_share` as well. A name consists of the prefix,
+        the fields that differ among the records (model, text, …), the quantity, layer, head and length. Records of
+        other questions than "measure" are left out.
 
         Args:
             prefix: First part of each name.
@@ -216,6 +218,9 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
             if len(group) > 1:
                 sizes = [record["value"] for record in group]
                 values |= {f"{name}/smallest": min(sizes), f"{name}/largest": max(sizes)}
+            for statistic in _STATISTICS if all("training_step" in record for record in group) else ():
+                if all(record.get(statistic) is not None for record in group):
+                    values[f"{name}/{statistic}"] = median(record[statistic] for record in group)
         return values
 
     def save(self, path: str | os.PathLike[str]) -> Path:

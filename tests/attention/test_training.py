@@ -1,13 +1,12 @@
-"""Training through a JVP with activation checkpointing and with sharded parameters."""
+"""Training through a JVP with activation checkpointing, and in two processes: DDP and FSDP2."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
+import torch.distributed as dist
+from torch import multiprocessing
 from torch.utils.checkpoint import checkpoint
 
 from howsmooth import attend
@@ -37,8 +36,8 @@ def network():
     return torch.nn.Sequential(Block(), Block()).double()
 
 
-def gradients(blocks, value_and_tangent):
-    y, dy = value_and_tangent(blocks, normal(1, 2, 5, 16), normal(2, 2, 5, 16))
+def gradients(blocks, value_and_tangent, share=slice(None)):
+    y, dy = value_and_tangent(blocks, normal(1, 2, 5, 16)[share], normal(2, 2, 5, 16)[share])
     (y.square().sum() + dy.pow(3).sum()).backward()
     return [p.grad for p in blocks.parameters()]
 
@@ -72,32 +71,38 @@ def test_checkpoints_in_a_dual_level_change_nothing():
         assert_close(found.grad, expected)
 
 
-SHARDED = """
-import sys
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from tests.attention.test_training import block_by_block, gradients, network, whole
-from tests.tolerances import assert_close
-
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
-mesh = init_device_mesh("cpu", (1,))
-for value_and_tangent in (whole, block_by_block):
-    blocks = network()
-    for block in blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(blocks, mesh=mesh)
-    for found, expected in zip(gradients(blocks, value_and_tangent), gradients(network(), whole), strict=True):
-        assert_close(found.full_tensor(), expected)
-dist.destroy_process_group()
-"""
-
-
 @pytest.mark.skipif(IS_OLD, reason=reasons.OLD_TORCH)
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="this build of PyTorch has no torch.distributed")
-def test_sharded_parameters_change_nothing(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", SHARDED, str(tmp_path / "store")], capture_output=True, text=True, check=False
+@pytest.mark.skipif(not dist.is_available(), reason="this build of PyTorch has no torch.distributed")
+@pytest.mark.parametrize(
+    "wrapping, value_and_tangent",
+    [("fsdp", block_by_block), pytest.param("fsdp", whole, marks=pytest.mark.slow), pytest.param("ddp", whole)],
+    ids=["sharded, block by block", "sharded", "replicated"],
+)
+def test_two_processes_compute_what_one_does(wrapping, value_and_tangent, tmp_path):
+    multiprocessing.spawn(gradients_of_process, (wrapping, value_and_tangent, str(tmp_path)), nprocs=2)
+    expected = [gradient / 2 for gradient in gradients(network(), whole)]  # the mean over processes
+    for rank in range(2):
+        for found, gradient in zip(torch.load(tmp_path / f"{rank}.pt"), expected, strict=True):
+            assert_close(found, gradient)
+
+
+def gradients_of_process(rank, wrapping, value_and_tangent, folder):
+    """Write the gradients of one of two processes, each of which has one of the two sequences."""
+    from torch.distributed.device_mesh import init_device_mesh  # not in every build
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    blocks = model = network()
+    if wrapping == "fsdp":
+        mesh = init_device_mesh("cpu", (2,))
+        for block in blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(blocks, mesh=mesh)
+    else:
+        model = DistributedDataParallel(blocks)
+    found = gradients(model, value_and_tangent, slice(rank, rank + 1))
+    torch.save(
+        [gradient.full_tensor() if wrapping == "fsdp" else gradient for gradient in found], f"{folder}/{rank}.pt"
     )
-    assert done.returncode == 0, done.stderr[-2000:]
+    dist.destroy_process_group()

@@ -124,21 +124,24 @@ def test_other_files_are_refused_and_unchanged(tmp_path):
         pass
 
 
+COUNT = 1600  # records on many pages
+
+
 @pytest.mark.parametrize("share", [0.9, 0.5])
 def test_readable_records_of_a_truncated_store_are_recovered(tmp_path, share):
-    path = filled(tmp_path / "s.sqlite", 400, size=400)
+    path = filled(tmp_path / "s.sqlite", COUNT, size=400)
     whole = path.read_bytes()
-    os.truncate(path, int(len(whole) * share) // 4096 * 4096 + 100)
+    os.truncate(path, int(len(whole) * share) // 16384 * 16384 + 100)
     with pytest.raises(InputError, match="damaged; `howsmooth study resume`"), Store.read(path) as store:
         list(store.records())
     with Store.write(path) as store:
         kept = {record["i"] for record in store.records(everything=True)}
         assert f"{len(kept)} records could be read" in store.recovered
-        assert len(kept) >= 400 * (share - 0.15), len(kept)
-        store.plan({}, [f"task{i}" for i in range(400)])
-        for i in range(400):  # and it takes the rest
+        assert len(kept) >= COUNT * (share - 0.15), len(kept)
+        store.plan({}, [f"task{i}" for i in range(COUNT)])
+        for i in range(COUNT):  # and it takes the rest
             store.add(rows(i, i + 1))
-        assert store.counts()["done"] == 400
+        assert store.counts()["done"] == COUNT
     (damaged,) = tmp_path.glob("s.sqlite.damaged-*")
     assert len(whole) > damaged.stat().st_size > 0
 
@@ -219,3 +222,24 @@ def test_a_store_is_read_where_nothing_can_be_written(log):
             os.chmod(folder, 0o755)
         assert [record["value"] for record in records] == ([1.0, 2.0] if log else [1.0])  # exact: as they were stored
         assert sorted(os.listdir(folder)) == before
+
+
+@pytest.mark.parametrize("with_crc", [True, False])
+def test_a_flipped_digit_is_found_without_parsing(tmp_path, with_crc):
+    """By the CRC, or by the checksum in a store that was written before there was one."""
+    path = filled(tmp_path / "s.sqlite", 20)
+    with sqlite3.connect(path) as db:
+        if not with_crc:
+            db.execute("ALTER TABLE records DROP COLUMN crc")
+        db.execute("""UPDATE records SET record = replace(record, '"i": 7,', '"i": 8,') WHERE hash = 'task7'""")
+        db.execute("UPDATE records SET record = 'x' WHERE hash = 'task9'")
+    db.close()
+    with Store.read(path) as store:
+        store.check()
+        assert [line.split()[1] for line in store.changed] == ["8", "10"]
+    with Store.write(path) as store:  # the CRC alone is not what is trusted
+        assert "2 records (8, 10)" in store.recovered
+        store.add(rows(7, 8))
+        store._db.execute("UPDATE records SET crc = 5")
+        store.check()
+        assert not store.changed and store.counts()["done"] == 19

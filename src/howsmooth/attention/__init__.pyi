@@ -10,6 +10,10 @@ from howsmooth.attention.jacobian import AttentionJacobian as AttentionJacobian
 from howsmooth.attention.rotary import Rotary as Rotary
 from howsmooth.attention.normalisation import Normalisation as Normalisation
 from howsmooth.attention.l2 import L2Attention as L2Attention
+from howsmooth.attention.statistics import (
+    attention_statistics as attention_statistics,
+    AttentionStatistics as AttentionStatistics,
+)
 from howsmooth.attention.weighted import WeightedAttention as WeightedAttention
 from howsmooth.attention.fields.field import Field as Field
 from howsmooth.attention.fields.softmax import SoftmaxField as SoftmaxField, L2Field as L2Field

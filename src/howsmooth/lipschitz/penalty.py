@@ -95,7 +95,7 @@ class LipschitzPenalty:
         f, x = _map_and_tokens(model, batch)
         _refuse_dropout(model)
         with torch.no_grad():
-            J = _jacobian(f, x.detach())
+            J = unchecked_jacobian(f, x.detach())
             start = torch.randn(*J.batch, J.shape[1], generator=self._generator, dtype=torch.float64).to(x)
             start = start / torch.linalg.vector_norm(start, dim=-1, keepdim=True)
             if self._previous is not None and self._previous.shape == start.shape:
@@ -149,7 +149,7 @@ def _map_and_tokens(model: Any, batch: Batch) -> tuple[Map, Tensor]:
     return f, embeddings.detach()  # the penalty has no gradient in the embeddings
 
 
-def _jacobian(f: Map, x: Tensor) -> LinearOperator:
+def unchecked_jacobian(f: Map, x: Tensor) -> LinearOperator:
     """Return the Jacobian, for each sequence of a batch; checks are omitted since this runs in every training step."""
     if isinstance(f, SelfAttention):
         return f.jacobian(x)

@@ -38,10 +38,12 @@ NAME, NAME_WITH_TABLES = "howsmooth", "howsmooth_tables"
 _UNSUPPORTED = ("cache", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k", "block_indices")
 
 Observer = Callable[[torch.nn.Module, torch.Tensor], None]
+Reader = Callable[[torch.nn.Module, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]], None]
 MaskFunction = Callable[..., Any]
 
 # Set inside the context managers below, read by every call of the attention function.
 _OBSERVER: ContextVar[Observer | None] = ContextVar("howsmooth_observer", default=None)
+_READER: ContextVar[Reader | None] = ContextVar("howsmooth_reader", default=None)
 _ONLY_HEAD: ContextVar[int | None] = ContextVar("howsmooth_only_head", default=None)
 _DETACH: ContextVar[bool] = ContextVar("howsmooth_detach_keys_and_values", default=False)
 
@@ -91,6 +93,11 @@ def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 def observe_attention(observer: Observer) -> AbstractContextManager[None]:
     """Call observer(module, output (b, n, h, k)) after every attention inside the context."""
     return _set(_OBSERVER, observer)
+
+
+def read_attention(reader: Reader) -> AbstractContextManager[None]:
+    """Call reader(module, q, k, v, options) with the arguments of `attend` before every attention in the context."""
+    return _set(_READER, reader)
 
 
 def restrict_to_head(head: int) -> AbstractContextManager[None]:
@@ -227,7 +234,7 @@ def attention_forward(
     scores: dict[str, Any] = dict(scale=scaling, softcap=softcap, sinks=s_aux)
     pattern = getattr(attention_mask, "howsmooth_pattern", None)
     if attention_mask is not None and attention_mask.ndim == 4:
-        output = _attend_4d_mask(query, key, value, position_bias, mask=attention_mask, **scores)
+        output = _attend_4d_mask(module, query, key, value, position_bias, mask=attention_mask, **scores)
     elif attention_mask is not None and attention_mask.ndim != 2:
         raise InputError(
             f"expected a mask of shape (b, m) or (b, 1 or h, n, m), got {tuple(attention_mask.shape)}; reshape it"
@@ -235,12 +242,12 @@ def attention_forward(
     elif pattern is not None:
         visible: dict[str, Any] = dict(causal=pattern.causal, window=pattern.window, offset=pattern.offset)
         padding = attention_mask if pattern.padded else None
-        output = _attend_biased(query, key, value, position_bias, padding, **scores, **visible)
+        output = _attend_biased(module, query, key, value, position_bias, padding, **scores, **visible)
     else:  # the module was called directly, without the model's mask: only it determines whether it is causal
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
         padding = None if attention_mask is None else attention_mask.bool()
         visible = dict(causal=causal, window=sliding_window)
-        output = _attend_biased(query, key, value, position_bias, padding, **scores, **visible)
+        output = _attend_biased(module, query, key, value, position_bias, padding, **scores, **visible)
     output = output.transpose(1, 2)
     if head is not None:
         output = F.pad(output, (0, 0, head, heads - head - 1))
@@ -256,6 +263,7 @@ def _select_head(table: torch.Tensor | None, head: int) -> torch.Tensor | None:
 
 
 def _attend_biased(
+    module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -264,17 +272,23 @@ def _attend_biased(
     **pattern: Any,
 ) -> torch.Tensor:
     """Compute attention with a table (b or 1, h or 1, n or 1, m) added to the scores."""
-    if bias is None:
-        return attend(query, key, value, padding=padding, **pattern)
+    options: dict[str, Any] = dict(padding=padding, **pattern)
     batch, n, m = query.shape[0], query.shape[-2], key.shape[-2]
-    if bias.ndim != 4 or bias.shape[0] not in (1, batch) or bias.shape[2] not in (1, n) or bias.shape[3] != m:
-        raise InputError(
-            f"expected a position_bias of shape ({batch} or 1, heads, {n}, {m}), got {tuple(bias.shape)}; reshape it"
-        )
-    return attend(query, key, value, padding=padding, score_bias=bias.expand(-1, -1, n, m), **pattern)
+    if bias is not None:
+        if bias.ndim != 4 or bias.shape[0] not in (1, batch) or bias.shape[2] not in (1, n) or bias.shape[3] != m:
+            raise InputError(
+                f"expected a position_bias of shape ({batch} or 1, heads, {n}, {m}), got {tuple(bias.shape)}; "
+                "reshape it"
+            )
+        options["score_bias"] = bias.expand(-1, -1, n, m)
+    reader = None if torch.compiler.is_compiling() else _READER.get()
+    if reader is not None:
+        reader(module, query, key, value, options)
+    return attend(query, key, value, **options)
 
 
 def _attend_4d_mask(
+    module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -298,7 +312,9 @@ def _attend_4d_mask(
         )
     if mask.is_floating_point():
         mask = mask.to(query.dtype)
-    return _attend_biased(query, key, value, mask if bias is None else mask + bias.to(query.dtype), None, **scores)
+    return _attend_biased(
+        module, query, key, value, mask if bias is None else mask + bias.to(query.dtype), None, **scores
+    )
 
 
 def _restrict_to_indices(

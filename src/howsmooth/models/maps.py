@@ -56,6 +56,7 @@ class MapAt:
         map: A key of `MAPS`, with its argument.
         layer: The layer; None for the whole model.
         head: The head; None unless the map is "head".
+        module: The module of the network that computes the layer's attention.
     """
 
     f: SelfAttention | torch.nn.Module
@@ -63,6 +64,7 @@ class MapAt:
     map: str
     layer: int | None = None
     head: int | None = None
+    module: torch.nn.Module | None = None
 
     def __call__(self) -> Tensor:
         """Return f(x)."""

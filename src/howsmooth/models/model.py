@@ -218,12 +218,43 @@ class Model:
             >>> at.x.shape, at.f(at.x).shape
             (torch.Size([8, 384]), torch.Size([8, 384]))
         """
-        choice = check_map(map, layer, head)
-        layer = None if layer is None else self.check_layer(layer)
+        (found,) = self.maps_at(input, [(layer, map, head)])
+        return found
+
+    def maps_at(self, input: Any, wanted: Iterable[tuple[int | None, str, int | None]]) -> list[MapAt]:
+        """Return several maps and their input tokens, from one forward pass.
+
+        Args:
+            input: An input as `map_at` takes it.
+            wanted: The layer, the map and the head of each, as `map_at` takes them.
+
+        Returns:
+            The maps, in the order of `wanted`.
+
+        Raises:
+            InputError: The input is invalid or a batch, or a layer has no such map.
+
+        Example:
+            >>> import howsmooth
+            >>> model = howsmooth.load("minilm")
+            >>> (chunk,) = model.chunks("It was late, and the lamp had gone out.", 8, 1)
+            >>> [at.layer for at in model.maps_at(chunk, [(0, "attention", None), (3, "layer", None)])]
+            [0, 3]
+        """
+        places = []
+        for layer, name, head in wanted:
+            choice = check_map(name, layer, head)
+            places.append((choice, None if layer is None else self.check_layer(layer), head))
         given = self._inputs(input)
         if any(len(value) != 1 for value in given.values() if isinstance(value, torch.Tensor)):
             raise InputError("expected one input, got a batch; pass its members one by one")
-        sites = self._sites(given, site_numbers(self, choice, layer))
+        sites = self._sites(given, {n for choice, layer, _ in places for n in site_numbers(self, choice, layer)})
+        return [self._map_of(sites, given, *place) for place in places]
+
+    def _map_of(
+        self, sites: dict[int, Site], given: dict[str, Any], choice: MapChoice, layer: int | None, head: int | None
+    ) -> MapAt:
+        """Return a map of the sites of one forward pass."""
         f: SelfAttention | torch.nn.Module
         try:
             f, x = map_at(self, given, sites, choice, layer, head)
@@ -236,7 +267,8 @@ class Model:
             f = attention if head is None else attention.head(head)
         elif self.dtype.itemsize < 4:
             f, x = copy.deepcopy(f).float(), x.float()
-        return MapAt(f, x.squeeze(0).clone(), str(choice), layer, head)
+        module = sites[layer].attention.module if layer in sites else None
+        return MapAt(f, x.squeeze(0).clone(), str(choice), layer, head, module)
 
     def _available_maps(self, given: dict[str, Any], layer: int | None) -> list[str]:
         """Return the names of the maps that a layer has (None: layer 0), and those of the whole model."""

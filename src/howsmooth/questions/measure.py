@@ -243,6 +243,11 @@ class Measurement(ModelRecord, kind="measurement"):
     counts: list[ThresholdCount] | None = None
     gains: list[list[float]] | None = None
     eigenvalues: list[EigenvalueAt] | None = None
+    training_step: Count | None = None  # of a monitor, as are the statistics of attention
+    largest_logit: float | None = None
+    entropy: float | None = None
+    sink_share: float | None = None
+    sink_position: Count | None = None
 
 
 def places(spec: MeasureSpec, scope: Scope) -> Iterator[dict[str, Any]]:

@@ -136,6 +136,8 @@ def field_errors(expected: type[Record], record: dict[str, Any]) -> str | None:
         expected: The type of records of its kind.
         record: The record.
     """
+    if expected.__pydantic_validator__.isinstance_python(record):  # without an object for each record
+        return None
     try:
         expected.model_validate(record)
     except ValidationError as error:

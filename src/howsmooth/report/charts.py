@@ -72,12 +72,18 @@ def growth_charts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> 
         >>> [(chart.title, chart.series[0].x) for chart in growth_charts(records, {})]
         [('tiny', [8, 16])]
     """
+    from howsmooth.report.training import split_training, training_charts  # which groups records as this module does
+
+    of_monitor, records = split_training(records)
     grouped_laws, groups = laws_by_quantity(laws), by_quantity(records)
     several_quantities = len({quantity for _, quantity, _ in groups}) > 1
     charts = [growth_chart(group, grouped_laws.get(key, {})) for key, group in groups.items()]
     return [
-        replace(chart, title=f"{chart.title}, {symbol(quantity)}") if several_quantities else chart
-        for chart, (_, quantity, _) in zip(charts, groups, strict=True)
+        *training_charts(of_monitor),
+        *(
+            replace(chart, title=f"{chart.title}, {symbol(quantity)}") if several_quantities else chart
+            for chart, (_, quantity, _) in zip(charts, groups, strict=True)
+        ),
     ]
 
 

@@ -41,6 +41,7 @@ from howsmooth.report.rows import (
     text_name,
 )
 from howsmooth.report.table import Column, Table
+from howsmooth.report.training import split_training, training_tables
 
 if TYPE_CHECKING:
     from howsmooth.fits import Law
@@ -84,7 +85,8 @@ def constants_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
 
 def summary_parts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> list[RenderableType]:
     """Return for each model and quantity a table, and its growth laws, or a line of text where there is none."""
-    parts: list[RenderableType] = []
+    of_monitor, records = split_training(records)
+    parts: list[RenderableType] = [*training_tables(of_monitor)]
     grouped_laws = laws_by_quantity(laws)
     for key, group in by_quantity(records).items():
         parts.append(measurements_table(group))

@@ -27,6 +27,7 @@ from howsmooth.report.measurement_tables import Summary, measurements_table, stu
 from howsmooth.report.page_tables import directions_of, record_tables
 from howsmooth.report.rows import by_quantity, map_name, model_name, number, token
 from howsmooth.report.table import Table
+from howsmooth.report.training import split_training, training_tables
 
 _PANEL_HEIGHT = 3.9  # inches, of 5.4 inches of width
 _MAX_PANELS = 24  # of one question
@@ -74,6 +75,8 @@ def sections_of(records: Sequence[dict[str, Any]]) -> list[Section]:
 
 def _section(name: str, records: Sequence[dict[str, Any]]) -> Section:
     question, fields = find_question(name), _VIEWS.get(name, ())
+    if split_training(records)[0]:  # one chart for all steps
+        fields = tuple(field for field in fields if field not in ("checkpoint", "map"))
     views = group_by(records, *fields)
     shown: list[tuple[str, Markup]] = []
     drawn = total = 0
@@ -174,12 +177,15 @@ def _directions(records: Sequence[dict[str, Any]], name: str) -> Markup:
 
 def _measured(records: Sequence[dict[str, Any]]) -> list[Any]:
     """Return the medians with their laws, and below those of each layer and length with intervals and directions."""
+    of_monitor, records = split_training(records)
+    if not records:
+        return [*training_tables(of_monitor)]
     finite = [record for record in records if record["value"] is not None and math.isfinite(record["value"])]
     if not finite:
         return ["No value is finite."]
     each = [measurements_table(group) for group in by_quantity(finite).values()]
     folded = Markup("<details><summary>Medians with their intervals, ranges and worst directions</summary>{}</details>")
-    return [*study_tables(Summary(finite)), folded.format(Markup("").join(html_of(each)))]
+    return [*training_tables(of_monitor), *study_tables(Summary(finite)), folded.format(Markup("").join(html_of(each)))]
 
 
 def _bounded(records: Sequence[dict[str, Any]]) -> list[Any]:

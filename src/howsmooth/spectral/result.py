@@ -33,6 +33,8 @@ LOWER_ONLY_STEP_LIMIT = "step limit, lower bound only"
 """`max_steps` was reached before `tol`, and `upper` is infinite as in `LOWER_ONLY`."""
 LOWER_ONLY_PRECISION_LIMIT = "precision limit, lower bound only"
 """Rounding keeps the residual above `tol`, and `upper` is infinite as in `LOWER_ONLY`."""
+WARM_START = "warm start, lower bound only"
+"""A few steps from given vectors reached the residual: the value is attained, and `upper` is infinite."""
 
 TOLERANCE_NOT_REACHED = (STEP_LIMIT, PRECISION_LIMIT, LOWER_ONLY_STEP_LIMIT, LOWER_ONLY_PRECISION_LIMIT, CONTRADICTED)
 
@@ -47,6 +49,8 @@ REMEDY = {
     "or use unrounded products",
     LOWER_ONLY_PRECISION_LIMIT: "only the lower end is certified, and rounding keeps the residual above tol; raise "
     "tol, or use unrounded products",
+    WARM_START: "a few steps from the last vectors bound the constant from below alone; measure a checkpoint for an "
+    "interval (howsmooth measure)",
     CONTRADICTED: "the upper bound from every start was below a value that was attained, so none is given; raise "
     "confidence",
     ITERATES_AGREE: "two successive iterates agree, which certifies nothing; use singular_values for an interval",
