@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import importlib
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from howsmooth import load, local_lipschitz
@@ -16,7 +18,7 @@ from tests.oracles.eager import dense, eager, lifted, stretch
 from tests.tolerances import assert_close, at_most
 
 from .test_zoo import KINDS, LAYER, oracle
-from .zoo import ZOO, inputs
+from .zoo import ZOO, D, inputs, tiny
 
 # Paths in the layer: the module whose input is that of the MLP, and the one whose output is its output.
 MLP = {
@@ -119,7 +121,7 @@ def test_maps_of_the_whole_model_are_refused_where_there_are_none():
 
 
 def test_every_map_is_tested():
-    tested = {*KINDS, "norm", "mlp", "mixer", "chain", "logits"}
+    tested = {*KINDS, "norm", "mlp", "mixer", "chain", "logits", "weights", "cache", "cross"}
     assert tested == set(MAPS)
 
 
@@ -151,3 +153,191 @@ def test_the_constant_of_an_mlp_is_the_largest_of_its_tokens():
 def test_invalid_names_of_maps(name, match):
     with pytest.raises(InputError, match=match):
         parse_map(name)
+
+
+def attention_of(name: str, layer: int = LAYER):
+    """Return an eager copy of a tiny network, its attention module and output projection, and its own input."""
+    network = eager(ZOO[name].network())
+    base = f"{ZOO[name].layers}.{layer}"
+    attention, projection = (network.get_submodule(f"{base}.{path}") for path in _paths(name))
+    return network, attention, projection
+
+
+def _paths(name: str) -> tuple[str, str]:
+    return ZOO[name].attention, ZOO[name].projection
+
+
+def output_of(network, projection, given) -> torch.Tensor:
+    """Return what the projection returns in a pass of the network, (n, d)."""
+    seen = []
+    handle = projection.register_forward_hook(lambda _module, _args, output: seen.append(output))
+    try:
+        network(**given)
+    finally:
+        handle.remove()
+    return seen[0][0]
+
+
+# Modules of the weights in attention, or the columns of a matrix that makes queries, keys and values.
+WEIGHTS = {
+    "llama": {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"},
+    "bert": {"q": "query", "k": "key", "v": "value", "o": None},
+    "gpt2": {"q": slice(0, D), "k": slice(D, 2 * D), "v": slice(2 * D, None), "o": "c_proj"},
+}
+
+
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_attention_as_a_function_of_its_weights(name):
+    with lifted():
+        model, found = load(ZOO[name].network()), []
+        for part, where in WEIGHTS[name].items():
+            network, attention, projection = attention_of(name)
+            fused = isinstance(where, slice)
+            module = projection if where is None else attention.c_attn if fused else attention.get_submodule(where)
+            columns = type(module).__name__ == "Conv1D"  # its weight is (in, out)
+            whole = module._parameters.pop("weight").detach()
+
+            def f(w):
+                set_rows(module, whole, w, where if fused else slice(None), columns)  # noqa: B023
+                return output_of(network, projection, inputs(name))  # noqa: B023
+
+            at = model.map_at(inputs(name), LAYER, f"weights:{part}")
+            rows = whole.T if columns else whole
+            assert_same(at, f, rows[where] if fused else rows)
+            found.append(dense(f, at.x))
+        everything = model.map_at(inputs(name), LAYER, "weights")
+        assert everything.map == "weights:all" and everything.x.ndim == 1
+        assert_close(jacobian(everything.f, everything.x).dense(), torch.cat(found, 1), 1e-10)
+
+
+def set_rows(module, whole, rows, where, columns) -> None:
+    weight = (whole.T if columns else whole).clone()
+    weight[where] = rows
+    module.weight = weight.T if columns else weight
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "gemma2"])
+@pytest.mark.parametrize("argument", ["keys", "values", "both"])
+def test_attention_as_a_function_of_its_cache(name, argument, monkeypatch):
+    """Keys and values are replaced where the family's own eager attention takes them, after rotary positions."""
+    network, attention, projection = attention_of(name)
+    code = importlib.import_module(type(attention).__module__)
+    original, held = code.eager_attention_forward, {}
+
+    def patched(module, query, key, value, *args, **kwargs):
+        if module is attention:
+            held.setdefault("start", (key.detach(), value.detach()))
+            key, value = held.get("new", (key, value))
+        return original(module, query, key, value, *args, **kwargs)
+
+    monkeypatch.setattr(code, "eager_attention_forward", patched)
+
+    def rows(t):
+        return t[0].transpose(0, 1).flatten(1)
+
+    def f(x):
+        k, v = held["start"]
+        k_rows, v_rows = {
+            "keys": (x, rows(v)),
+            "values": (rows(k), x),
+            "both": (x[:, : rows(k).shape[1]], x[:, rows(k).shape[1] :]),
+        }[argument]
+        held["new"] = tuple(r.unflatten(-1, (k.shape[1], -1)).transpose(0, 1)[None] for r in (k_rows, v_rows))
+        return output_of(network, projection, inputs(name))
+
+    with lifted():
+        output_of(network, projection, inputs(name))
+        k, v = map(rows, held["start"])
+        x = {"keys": k, "values": v, "both": torch.cat([k, v], -1)}[argument]
+        assert_same(load(ZOO[name].network()).map_at(inputs(name), LAYER, f"cache:{argument}"), f, x)
+
+
+BART = dict(
+    vocab_size=60,
+    d_model=D,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=20,
+    decoder_ffn_dim=20,
+    max_position_embeddings=40,
+    pad_token_id=0,
+    bos_token_id=1,
+    eos_token_id=2,
+    decoder_start_token_id=3,
+    forced_eos_token_id=None,
+)
+CROSS = {
+    "t5": ("decoder.block.1.layer.1.EncDecAttention", "o"),
+    "bart": ("decoder.layers.1.encoder_attn", "out_proj"),
+    "whisper": ("decoder.layers.1.encoder_attn", "out_proj"),
+}
+
+
+@pytest.mark.parametrize("name", CROSS)
+@pytest.mark.parametrize("argument", ["queries", "memory", "both"])
+def test_cross_attention(name, argument):
+    ids = {"input_ids": torch.arange(5, 12)[None], "decoder_input_ids": torch.arange(20, 25)[None]}
+    if name == "whisper":
+        network, given = ZOO["whisper_decoder"].network(), inputs("whisper_decoder")
+    else:
+        network, given = tiny(name, BART if name == "bart" else ZOO["t5"].sizes), ids
+    own = eager(network)
+    path, last = CROSS[name]
+    attention, seen = own.get_submodule(path), []
+
+    def names(kwargs):
+        return [key for key in ("key_value_states", "encoder_hidden_states") if kwargs.get(key) is not None]
+
+    def run(queries=None, memory=None):
+        def enter(_module, args, kwargs):
+            (key,) = names(kwargs)
+            seen.append((args[0] if args else kwargs["hidden_states"], kwargs[key]))
+            q, m = (old if new is None else new[None] for old, new in zip(seen[-1], (queries, memory), strict=True))
+            return (q, *args[1:]) if args else args, {**kwargs, **({} if args else {"hidden_states": q}), key: m}
+
+        handle = attention.register_forward_pre_hook(enter, with_kwargs=True)
+        try:
+            return output_of(own, attention.get_submodule(last), given)
+        finally:
+            handle.remove()
+
+    with lifted():
+        run()
+        queries, memory = (t[0].detach() for t in seen[0])
+        f, x = {
+            "queries": (lambda x: run(queries=x), queries),
+            "memory": (lambda x: run(memory=x), memory),
+            "both": (lambda x: run(*x.split([len(queries), len(memory)])), torch.cat([queries, memory])),
+        }[argument]
+        assert_same(load(network, part="decoder").map_at(given, LAYER, f"cross:{argument}"), f, x)
+
+
+def test_maps_of_arguments_are_refused_where_there_are_none():
+    model = load(ZOO["llama"].network())
+    with pytest.raises(
+        InputError, match=r"cross: .* \(--part decoder\); it has the maps attention, .*, weights, cache"
+    ):
+        model.map_at(inputs("llama"), LAYER, "cross")
+    with pytest.raises(
+        InputError, match="weights:all or weights:q or weights:k or weights:v or weights:o, got 'weights:x'"
+    ):
+        parse_map("weights:x")
+    with pytest.raises(InputError, match="did you mean 'cache:values'"):
+        parse_map("cache:value")
+
+
+def test_a_product_costs_at_most_three_passes_in_operations():
+    """Multiplications of J v and of the map, counted; times are in the documentation."""
+    model = load(ZOO["llama"].network())
+    for name in ("mlp", "mixer", "layer", "weights:q", "cache"):
+        at = model.map_at(inputs("llama"), LAYER, name)
+        J = jacobian(at.f, at.x)
+        with torch.no_grad(), FlopCounterMode(display=False) as own:
+            at()
+        with FlopCounterMode(display=False) as forward:
+            J.matvec(torch.ones(J.shape[1], dtype=torch.float64))
+        with FlopCounterMode(display=False) as backward:
+            J.rmatvec(torch.ones(J.shape[0], dtype=torch.float64))
+        assert max(forward.get_total_flops(), backward.get_total_flops()) <= 3 * own.get_total_flops()

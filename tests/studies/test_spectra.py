@@ -36,7 +36,8 @@ def test_every_number_is_that_of_the_dense_jacobian(measured):
     for row, value in zip(spectrum, sigma.tolist(), strict=False):
         assert at_most(row["lower"], value, row["upper"])
     for row in found["density"]["counts"]:
-        assert row["lower"] <= int((sigma > row["threshold"]).sum()) <= row["upper"]
+        count = int((sigma > row["threshold"]).sum())
+        assert row["lower"] <= count <= row["upper"]  # exact: counts are integers
     norm, rank = float(sigma.norm()), float(sigma.norm() / sigma[0]) ** 2
     for name, truth in (("frobenius", norm), ("effective-rank", rank), ("rms", float(sigma[0]))):
         assert at_most(found[name]["lower"], truth, found[name]["upper"])
@@ -99,3 +100,13 @@ def test_spectra_of_some_tokens_and_of_other_maps(tiny):
 def test_invalid_quantities(text, match):
     with pytest.raises(InputError, match=match):
         parse_quantity(text)
+
+
+def test_the_constant_in_the_weights_has_no_tokens(tiny):
+    (record,) = howsmooth.measure(tiny, text=TEXT, map="weights:v", layers=[1], lengths=[N], samples=1)
+    assert record["map"] == "weights:v" and record["top_tokens"] == [] and record["radius"] is None
+    assert record["status"] == "converged"
+    with pytest.raises(InputError, match='expected tokens = "all" with map = "weights:v"'):
+        howsmooth.measure(tiny, text=TEXT, map="weights:v", tokens="no-first", lengths=[N])
+    with pytest.raises(InputError, match="a map of the tokens for the question layer-attack"):
+        howsmooth.ask("layer-attack", tiny, text=TEXT, map="weights", lengths=[N])

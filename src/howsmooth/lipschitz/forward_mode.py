@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 # Products, and the arguments in which they are differentiated here.
 _FACTORS: dict[Any, tuple[int, ...]] = {
-    F.linear: (0,),
+    F.linear: (0, 1),
     torch.addmm: (1,),
     **dict.fromkeys(
         (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm, torch.Tensor.mm, torch.bmm), (0, 1)
@@ -50,7 +50,7 @@ class _OneFactorMoves(TorchFunctionMode):
         index, (primal, tangent) = moving
         value = func(*args[:index], primal, *args[index + 1 :])
         if func is F.linear:
-            return forward.make_dual(value, func(tangent, args[1]))
+            return forward.make_dual(value, func(tangent, args[1]) if index == 0 else func(args[0], tangent))
         if func is torch.addmm:
             return forward.make_dual(value, torch.mm(tangent, args[2]))
         return forward.make_dual(value, func(*args[:index], tangent, *args[index + 1 :]))

@@ -157,6 +157,7 @@ class MeasureSpec(ModelSpec):
         "max_steps",
         "simultaneous",
     )
+    takes_any_map: ClassVar[bool] = True
     varied: ClassVar[tuple[str, ...]] = ("tokens", "quantities")
     unhashed: ClassVar[tuple[str, ...]] = (*ModelSpec.unhashed, "simultaneous", "confidence")  # of the solver instead
 
@@ -305,6 +306,8 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     for place, values, mean_norm in zip(places, values_by_sample, mean_norms, strict=True):
         words = work.words(place.at["sample"])
         shares = values.pop("direction_shares", None)  # of each token in the squared norm of the singular vector
+        if not work.spec.map_type.of_tokens:
+            shares, values = None, {**values, "radius": None, "mean_radius": None}
         described = work.samples.fields[work.index(place.at["sample"])]
         yield (
             place,
