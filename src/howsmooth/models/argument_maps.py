@@ -1,6 +1,6 @@
 """Attention as a function of something other than its own tokens: its weights, its cache, or two sequences.
 
-    weights:q|k|v|o|all      W ↦ f_W(x): rows of a weight, (rows, width); all four as one vector
+    weights:q|k|v|o|all      W ↦ f_W(x): rows of a weight, (rows, width); all four as one row
     cache:keys|values|both   what attention reads at each token, (m, ·), keys after their positions ↦ f(x)
     cross:queries|memory|both
                              cross attention of a decoder: its tokens (n, d), the encoder's (m, d), or both, (n + m, d)
@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from howsmooth.errors import InputError
+from howsmooth.models.calls import ModuleCall
 from howsmooth.models.hook import change_attention, observe_attention
-from howsmooth.models.maps import AttentionMap, MissingMap
-from howsmooth.models.sites import ModuleCall, Site
+from howsmooth.models.maps import AttentionMap
+from howsmooth.models.parts import Attention, MissingMap, Site
 
 WEIGHTS = ("q", "k", "v", "o")
 _MEMORY = ("key_value_states", "encoder_hidden_states")
@@ -53,7 +54,7 @@ class CacheMap(torch.nn.Module):
         for part, piece in zip(self.parts, x.split(widths, -1), strict=True):
             given[part] = piece.unflatten(-1, (given[part].shape[1], -1)).transpose(0, 1).unsqueeze(0)
         with change_attention(lambda _module, q, _k, _v: (q, given["keys"], given["values"])):
-            y: Tensor = self.f(self.f.call.x[0])
+            y: Tensor = self.f(_tokens(self.f))
         return y
 
 
@@ -71,11 +72,11 @@ class WeightsMap(torch.nn.Module):
         self.f, self.rows = f, rows
         matrices = [_channels(f.get_submodule(name))[index] for name, index in rows]
         self.shapes = [matrix.shape for matrix in matrices]
-        start = matrices[0] if len(rows) == 1 else torch.cat([matrix.flatten() for matrix in matrices])
+        start = matrices[0] if len(rows) == 1 else torch.cat([matrix.flatten() for matrix in matrices])[None]
         self.register_buffer("start", start.clone(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute attention at its tokens with these rows, (rows, width) or one vector."""
+        """Compute attention at its tokens with these rows, (rows, width), or all of them in one row."""
         pieces = (x - self.start).flatten().split([shape.numel() for shape in self.shapes])
         changes: dict[str, Tensor] = {}
         for (name, index), shape, piece in zip(self.rows, self.shapes, pieces, strict=True):
@@ -90,7 +91,7 @@ class WeightsMap(torch.nn.Module):
             for name, change in changes.items()
         ]
         try:
-            y: Tensor = self.f(self.f.call.x[0])
+            y: Tensor = self.f(_tokens(self.f))
         finally:
             for handle in handles:
                 handle.remove()
@@ -134,7 +135,7 @@ class CrossMap(torch.nn.Module):
 
 def cache_map(site: Site, heads: int, head: int | None, where: str, argument: str) -> tuple[torch.nn.Module, Tensor]:
     """Return attention as a function of its cache, and what the cache contains."""
-    f = AttentionMap(site.attention, site.projection, heads)
+    f = AttentionMap(site.require_softmax(), heads)
     seen = _inputs_of_attention(f, where, "cache")
     parts = ("keys", "values") if argument == "both" else (argument,)
     made = CacheMap(f, parts, *seen[1:])
@@ -143,7 +144,7 @@ def cache_map(site: Site, heads: int, head: int | None, where: str, argument: st
 
 def weights_map(site: Site, heads: int, head: int | None, where: str, argument: str) -> tuple[torch.nn.Module, Tensor]:
     """Return attention as a function of its weights, and the weights."""
-    f = AttentionMap(site.attention, site.projection, heads)
+    f = AttentionMap(site.require_softmax(), heads)
     wanted = WEIGHTS if argument == "all" else (argument,)
     rows = _rows_of_weights(f, where)
     if missing := [name for name in wanted if not rows[name]]:
@@ -184,9 +185,12 @@ def _inputs_of_attention(f: AttentionMap, where: str, name: str) -> tuple[Tensor
         return q, k, v
 
     with change_attention(keep):
-        f(f.call.x[0])
-    if len(seen) != 1:
-        raise MissingMap(f"{name}: expected one softmax attention that can be changed, got {len(seen)} in {where}")
+        f(_tokens(f))
+    if len(seen) != 1 or len(seen[0][0]) != 1:
+        raise MissingMap(
+            f"{name}: expected one attention of transformers' attention registry, of one sequence, got another in "
+            f"{where}"
+        )
     return seen[0]
 
 
@@ -210,12 +214,14 @@ def _rows_of_weights(f: AttentionMap, where: str) -> dict[str, list[tuple[str, T
 
     try:
         with torch.enable_grad(), change_attention(keep):
-            f(f.call.x[0])
+            f(_tokens(f))
     finally:
         for handle in handles:
             handle.remove()
     if len(seen) != 1:
-        raise MissingMap(f"weights: expected one softmax attention that can be changed, got {len(seen)} in {where}")
+        raise MissingMap(
+            f"weights: expected one attention of transformers' attention registry, got {len(seen)} in {where}"
+        )
     found: dict[str, list[tuple[str, Tensor]]] = {name: [] for name in WEIGHTS}
     generator = torch.Generator().manual_seed(0)
     for name, made in zip(WEIGHTS, seen[0], strict=False):
@@ -231,6 +237,11 @@ def _rows_of_weights(f: AttentionMap, where: str) -> dict[str, list[tuple[str, T
     if _has_matrix(f.projection):
         found["o"].append((names[id(f.projection)], torch.arange(len(_channels(f.projection)))))
     return found
+
+
+def _tokens(f: AttentionMap) -> Tensor:
+    """Return the captured tokens of attention, (n, d)."""
+    return f.call.x.flatten(0, -2)
 
 
 def _has_matrix(module: torch.nn.Module) -> bool:
@@ -260,11 +271,12 @@ def _cross_attention(site: Site, heads: int) -> AttentionMap | None:
             projections.append(module)
 
     def attend(module: torch.nn.Module, output: Tensor) -> None:
-        if module is not site.attention.module and not found:
+        if module is not own and not found:
             call = next((call for call in reversed(stack) if call[0] is module), None)
             if call is not None:
                 found.append((ModuleCall(*call), output))
 
+    own = None if site.softmax is None else site.softmax.call.module
     modules = list(site.layer.module.modules())
     handles = [
         handle
@@ -280,7 +292,12 @@ def _cross_attention(site: Site, heads: int) -> AttentionMap | None:
     finally:
         for handle in handles:
             handle.remove()
-    return AttentionMap(found[0][0], projections[0], heads) if found and projections else None
+    if not found or not projections:
+        return None
+    call, output = found[0]
+    return AttentionMap(
+        Attention(call, projections[0], 0, output, (), None, False, "", attends=True, direct=True, heads=None), heads
+    )
 
 
 def _memory_of(call: ModuleCall) -> tuple[tuple[Any, ...], Tensor | None]:

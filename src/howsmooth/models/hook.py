@@ -49,6 +49,8 @@ _OBSERVER: ContextVar[Observer | None] = ContextVar("howsmooth_observer", defaul
 _READER: ContextVar[Reader | None] = ContextVar("howsmooth_reader", default=None)
 _ONLY_HEAD: ContextVar[int | None] = ContextVar("howsmooth_only_head", default=None)
 _CHANGE: ContextVar[Change | None] = ContextVar("howsmooth_change_attention", default=None)
+_EDIT: ContextVar[Callable[[torch.Tensor], torch.Tensor] | None] = ContextVar("howsmooth_edit", default=None)
+_ATTENDING: ContextVar[bool] = ContextVar("howsmooth_attending", default=False)
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,16 @@ def change_attention(change: Change) -> AbstractContextManager[None]:
 def detach_keys_and_values() -> AbstractContextManager[None]:
     """Detach keys and values inside the context: derivatives pass through the queries only."""
     return change_attention(lambda _module, q, k, v: (q, k.detach(), v.detach()))
+
+
+def edit_heads(edit: Callable[[torch.Tensor], torch.Tensor]) -> AbstractContextManager[None]:
+    """Replace the output (b, n, h, k) of every attention by edit(output) inside the context."""
+    return _set(_EDIT, edit)
+
+
+def is_attending() -> bool:
+    """Return whether `attend` is running for a transformers module."""
+    return _ATTENDING.get()
 
 
 def attention_mask(
@@ -231,6 +243,7 @@ def attention_forward(
     # A compiler does not trace context variables; they are for measuring, which is not compiled.
     recording = torch.compiler.is_compiling()
     observer, head, change = (None, None, None) if recording else (_OBSERVER.get(), _ONLY_HEAD.get(), _CHANGE.get())
+    edit = None if recording else _EDIT.get()
     heads = query.shape[1]
     if change is not None:
         query, key, value = change(module, query, key, value)
@@ -260,6 +273,8 @@ def attention_forward(
     if head is not None:
         output = F.pad(output, (0, 0, head, heads - head - 1))
     output = output.contiguous()
+    if edit is not None:
+        output = edit(output)
     if observer is not None:
         observer(module, output)
     return output, None
@@ -292,7 +307,10 @@ def _attend_biased(
     reader = None if torch.compiler.is_compiling() else _READER.get()
     if reader is not None:
         reader(module, query, key, value, options)
-    return attend(query, key, value, **options)
+    if torch.compiler.is_compiling():
+        return attend(query, key, value, **options)
+    with _set(_ATTENDING, True):
+        return attend(query, key, value, **options)
 
 
 def _attend_4d_mask(

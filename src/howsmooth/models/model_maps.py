@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
+from howsmooth.models.calls import first_tensor, hidden_states
 from howsmooth.models.map_types import MapChoice
-from howsmooth.models.maps import LayerMap, MissingMap, NetworkMap, check_tokens
+from howsmooth.models.maps import LayerMap, NetworkMap, check_tokens
 from howsmooth.models.model import Model
-from howsmooth.models.sites import Site, StopForward, first_tensor, hidden_states
+from howsmooth.models.parts import MissingMap, Site
+from howsmooth.models.sites import StopForward
 
 CHECKED_STEP = 1e-2  # how far the tokens of the check are moved, relative to their size
 CHECKED_ACCURACY = 1e-2  # of the change that the move makes
@@ -88,9 +90,9 @@ def chain_map(
     move = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
     moved = x + CHECKED_STEP * x.square().mean().sqrt() * move
     with torch.no_grad():
-        changed = f(moved[0]).double()
-        wanted = _run(model.instrumented, given, sites, first, last, moved)[0].double()
-        change = torch.linalg.vector_norm(changed - f(x[0]).double())
+        changed = f(moved.flatten(0, -2)).double()
+        wanted = _run(model.instrumented, given, sites, first, last, moved).flatten(0, -2).double()
+        change = torch.linalg.vector_norm(changed - f(x.flatten(0, -2)).double())
     if not torch.linalg.vector_norm(changed - wanted) <= CHECKED_ACCURACY * change:
         raise MissingMap(
             f"{choice}: expected layers that pass on nothing but their output, got layers of {model.name} that take "

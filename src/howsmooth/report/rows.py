@@ -31,8 +31,10 @@ ACCEPTED_STATUSES = (
     "lower bound only",
     "as released",
     "above rounding",
+    "bound",
+    "refused",
     "two sides",
-)  # no warning
+)  # need no warning
 
 
 @dataclass(frozen=True)
