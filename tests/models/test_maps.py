@@ -18,21 +18,24 @@ from tests.oracles.eager import dense, eager, lifted, stretch
 from tests.tolerances import assert_close, at_most
 
 from .test_zoo import KINDS, LAYER, oracle
-from .zoo import ZOO, D, inputs, tiny
+from .zoo import FIRST, ZOO, D, inputs, tiny
 
 # Paths in the layer: the module whose input is that of the MLP, and the one whose output is its output.
 MLP = {
-    **dict.fromkeys(
-        ("bert", "roberta", "mpnet", "deberta", "deberta_v2", "longformer"), ("intermediate", "output.dense")
-    ),
-    **dict.fromkeys(("jamba", "lfm2"), ("feed_forward", "feed_forward")),
+    **dict.fromkeys(("bert", "roberta", "mpnet"), ("intermediate", "output.dense")),
+    **dict.fromkeys(("deberta", "deberta_v2", "longformer"), ("intermediate", "output.dense")),
     "mpt": ("ffn.up_proj", "ffn.down_proj"),
     **dict.fromkeys(("whisper_encoder", "whisper_decoder"), ("fc1", "fc2")),
     "distilbert": ("ffn", "ffn"),
     "albert": ("ffn", "ffn_output"),
     "bloom": ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+    **dict.fromkeys(("jamba", "falcon_h1", "lfm2"), ("feed_forward", "feed_forward")),
     "t5": ("layer.1.DenseReluDense", "layer.1.DenseReluDense"),
 }
+
+# Without an MLP, or with one that mixes tokens (RWKV), or whose output is not the last sum.
+NO_MLP = ("mamba", "mamba2", "rwkv", "mobilebert")
+QUICK = (*FIRST, "gptj", "swin", "mamba", "rwkv")
 
 
 def assert_same(at, f, x) -> None:
@@ -45,22 +48,23 @@ def assert_same(at, f, x) -> None:
         assert_close(product(v), side @ v, 1e-10)
 
 
-# Without a mixer, a norm or an MLP of the usual form; `test_zoo` has their mixers.
-UNUSUAL = ("swin", "falcon_h1", "mobilebert", "mamba", "mamba2", "rwkv")
-
-
-@pytest.mark.parametrize("name", [name for name in ZOO if name not in UNUSUAL])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in ZOO])
 def test_norm_mlp_and_mixer(name):
     family, network = ZOO[name], ZOO[name].network()
     shared = name == "albert"
     call, layer = (LAYER, 0) if shared else (0, LAYER)
     with lifted():
         model, own = load(network, part=family.part), eager(network)
-        assert_same(model.map_at(inputs(name), LAYER, "mixer"), *oracle(name, eager(network), "attention"))
-        norm = family.norm
-        place, path = (layer, norm) if isinstance(norm, str) else (0 if shared else LAYER - 1, norm[1])
-        module = own.get_submodule(f"{family.layers}.{place}.{path}")
-        assert_same(model.map_at(inputs(name), LAYER, "norm"), module, oracle(name, own, "normed")[1])
+        if family.attention:
+            assert_same(model.map_at(inputs(name), LAYER, "mixer"), *oracle(name, eager(network), "attention"))
+        if (norm := family.norm) is not None:
+            place, path = (layer, norm) if isinstance(norm, str) else (0 if shared else LAYER - 1, norm[1])
+            module = own.get_submodule(f"{family.layers}.{place}.{path}")
+            assert_same(model.map_at(inputs(name), LAYER, "norm"), module, oracle(name, own, "normed")[1])
+        if name in NO_MLP:
+            with pytest.raises(InputError, match="mlp: expected modules whose output is added"):
+                model.map_at(inputs(name), LAYER, "mlp")
+            return
         at = model.map_at(inputs(name), LAYER, "mlp")
         prefix = {"vision": "vision_model", "text": "text_model", "encoder": "encoder"}.get(family.part, "")
         base = f"{family.layers}.{layer}".removeprefix(prefix).removeprefix(".")
@@ -75,7 +79,10 @@ def test_norm_mlp_and_mixer(name):
             assert_same(at, *stretch(part, inputs(name), (start, call), ("output", end, call)))
 
 
-@pytest.mark.parametrize("name", [name for name in ZOO if name != "swin"])  # its layers are in stages
+# The layers of Swin are in stages.
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in ZOO if n != "swin"]
+)
 def test_chains_of_layers(name):
     family = ZOO[name]
     longer = name in ("llama", "albert", "t5", "bert")
