@@ -10,7 +10,7 @@ import torch
 
 from experiments.alarm import __main__ as command
 from experiments.alarm import evaluation, runs
-from tests.tolerances import assert_close
+from tests.tolerances import assert_close, at_most, less
 
 
 def made(seed: int, onset: int | None, **signals) -> dict:
@@ -68,7 +68,8 @@ def test_signals_of_attention_by_their_definitions():
     weights = torch.eye(3, dtype=torch.float64)
     weights[2] = p
     found = runs.softmax_condition(weights)
-    assert exact * float(s.norm() / p.norm()) <= found + 1e-12 and found < 1.5 * exact * float(s.norm() / p.norm())
+    condition = exact * float(s.norm() / p.norm())
+    assert at_most(condition, found) and less(found, 1.5 * condition)
     x = torch.tensor([1.3, -0.7], requires_grad=True)
     y = runs.rounded(x, 1)
     y.sum().backward()
