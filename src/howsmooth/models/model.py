@@ -43,7 +43,7 @@ class Model:
         modality: "text", "vision" or "audio".
         layers: The number of layers.
         width: The width d of the tokens.
-        heads: The number of attention heads.
+        heads: The number of attention heads that every layer has; 0 if there are none.
         positions: The largest number of tokens; None if the size of an image or a sound determines it.
         dtype: The dtype of its weights.
         device: The device of its weights.
