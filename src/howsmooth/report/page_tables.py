@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
 from howsmooth.records.lines import PER_TOKEN
 from howsmooth.records.provenance import provenance
-from howsmooth.report.rows import bound_title, scope_text
+from howsmooth.report.rows import bound_title, measured_with_bounds, scope_text
 from howsmooth.report.table import Table
 
 _MEASUREMENT_FIELDS = (
@@ -49,7 +49,7 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
     for record in records:
         kinds.setdefault(record["kind"], []).append(record)
     bounds = kinds.get("bound", [])
-    measured = [*kinds.get("measurement", []), *_measured_with_bounds(bounds, kinds.get("measurement", []))]
+    measured = [*kinds.get("measurement", []), *measured_with_bounds(bounds, kinds.get("measurement", []))]
     tables = {
         "measurements": Table.of_fields(
             [_measurement(record) for record in measured],
@@ -122,19 +122,6 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
         ),
     }
     return {name: table for name, table in tables.items() if len(table)} | record_tables(records)
-
-
-def _measured_with_bounds(bounds: list[dict[str, Any]], measurements: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """Yield each constant measured along with bounds once, unless there is a measurement of it as well."""
-
-    def key(record: dict[str, Any]) -> tuple:
-        return tuple(record.get(name) for name in (*CURVE, "n", "sample"))
-
-    seen = {key(record) for record in measurements}
-    for record in bounds:
-        if key(record) not in seen:
-            seen.add(key(record))
-            yield {**{name: record.get(name) for name in (*CURVE, "n", "sample")}, **record["measured"]}
 
 
 def _measurement(record: dict[str, Any]) -> dict[str, Any]:
