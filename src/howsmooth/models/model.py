@@ -622,6 +622,12 @@ class Model:
 
     def _text_limits(self) -> tuple[int, int]:
         """Return positions and size of the vocabulary; raise InputError if the model takes no text."""
+        if self.modality == "text" and self._vocabulary is None:
+            names = [name for name in inspect.signature(self.network.forward).parameters if name != "kwargs"]
+            raise InputError(
+                f"expected a config with a vocabulary, got {self.name!r} without; in Python, give a dict with the arguments "
+                f"of {type(self.network).__name__} ({', '.join(names)})"
+            )
         if self.positions is None or self._vocabulary is None:
             raise InputError(f"expected a text model, got {self.name!r}, which takes {self.modality}")
         return self.positions, self._vocabulary
