@@ -625,8 +625,8 @@ class Model:
         if self.modality == "text" and self._vocabulary is None:
             names = [name for name in inspect.signature(self.network.forward).parameters if name != "kwargs"]
             raise InputError(
-                f"expected a config with a vocabulary, got {self.name!r} without; in Python, give a dict with the arguments "
-                f"of {type(self.network).__name__} ({', '.join(names)})"
+                f"expected a config with a vocabulary, got {self.name!r} without; in Python, give a dict with the "
+                f"arguments of {type(self.network).__name__} ({', '.join(names)})"
             )
         if self.positions is None or self._vocabulary is None:
             raise InputError(f"expected a text model, got {self.name!r}, which takes {self.modality}")
