@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from howsmooth.fits import growth_laws
+from howsmooth.fits import POINT, growth_laws, laws_of_points
 from howsmooth.records import CURVE
+from howsmooth.records.columns import fields
 from howsmooth.report.rows import (
     ACCEPTED_STATUSES,
     BoundRow,
@@ -371,15 +372,15 @@ class Summary:
         """Read the records once and fit the laws; `fit_options` are those of `howsmooth.fits.growth_laws`."""
         self.values: dict[tuple, dict[int, list[float]]] = {}
         self.unfinished: dict[str, int] = {}
-        self.fits: dict[tuple, Law] = growth_laws(self._collect(records), **fit_options)
+        self.fits: dict[tuple, Law] = laws_of_points(self._collect(fields(records, *POINT, "status")), **fit_options)
 
-    def _collect(self, records: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-        for record in records:
-            key = tuple(record.get(name) for name in CURVE)
-            self.values.setdefault(key, {}).setdefault(record["n"], []).append(record["value"])
-            if record["status"] not in (*ACCEPTED_STATUSES, "as released"):
-                self.unfinished[record["status"]] = self.unfinished.get(record["status"], 0) + 1
-            yield record
+    def _collect(self, found: Iterable[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
+        value, n = POINT.index("value"), POINT.index("n")
+        for *point, status in found:
+            self.values.setdefault(tuple(point[: len(CURVE)]), {}).setdefault(point[n], []).append(point[value])
+            if status not in (*ACCEPTED_STATUSES, "as released"):
+                self.unfinished[status] = self.unfinished.get(status, 0) + 1
+            yield tuple(point)
 
 
 def study_tables(summary: Summary) -> list[Table]:
