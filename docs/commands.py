@@ -83,6 +83,11 @@ PAGE_OF = {
                 "breaks. Run again, the command computes only the records that are missing in the file.",
                 record_file="found.jsonl",
             ),
+            Example(
+                "compare minilm random:minilm --layers 0,3 --lengths 16 --samples 1",
+                "The constants of two models on one text, and what changed: [compare](../compare.md).",
+                max_lines=16,
+            ),
             Example("report found.jsonl -o report.html", "The same records as an HTML page, which works offline."),
             Example("explore --help", "A local web page: [the explorer](../explore.md).", max_lines=4),
         ],
@@ -107,6 +112,11 @@ PAGE_OF = {
             Example(
                 "attack ball minilm --layers 3 --lengths 16 --eps 0.001,0.01 --restarts 2 --steps 5",
                 "A certificate for all tokens within ε of the text's, and the largest constant found there by ascent.",
+            ),
+            Example(
+                "attack configuration minilm --layers 3 --heads 0 --lengths 8,16",
+                "The configuration of Theorem 1 for one head, as the paper describes it and as its scripts compute it.",
+                max_lines=12,
             ),
             Example(
                 "attack layer minilm --layers 3 --lengths 16 --budget 0.001,0.1",

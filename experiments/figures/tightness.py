@@ -32,8 +32,9 @@ from howsmooth.texts import default_text
 SHOWN = {  # row of the figure → bound → colour index and marker
     "worst case in the ball": {
         "this_project.theorem1_with_bias": (5, "^"),
-        "this_project.upper": (1, "^"),
-        "this_project.two_point_lower": (2, "v"),
+        "this_project.upper": (4, "^"),
+        "heads_together.upper": (1, "^"),
+        "three_points.lower": (2, "v"),
     },
     "at these tokens": {"yudin2025.local": (4, "s"), "this_project.local": (0, "s")},
 }

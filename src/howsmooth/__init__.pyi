@@ -1,4 +1,10 @@
-from howsmooth.measurements import measure as measure, ask as ask, read as read, Measurements as Measurements
+from howsmooth.measurements import (
+    measure as measure,
+    ask as ask,
+    compare as compare,
+    read as read,
+    Measurements as Measurements,
+)
 from howsmooth.lipschitz.local import local_lipschitz as local_lipschitz
 from howsmooth.lipschitz.estimate import Estimate as Estimate
 from howsmooth.lipschitz.gains import token_gains as token_gains

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from howsmooth.studies.plan import Plan
     from howsmooth.texts.corpora import Corpus
 
-__all__ = ["measure", "ask", "read", "Measurements"]
+__all__ = ["measure", "ask", "compare", "read", "Measurements"]
 
 _LOADING = ("dtype", "device", "revision", "tokenizer", "part", "trust_remote_code", "allow_pickle", "causal")
 _MAX_LENGTHS = 8  # lengths that the repr lists
@@ -375,6 +375,11 @@ def _plan_with_model(question: str, spec_type: Any, model: Any, text: Any, field
     from howsmooth.studies.plan import prepare_model
 
     model = spec_type.model_fields["models"].default[0].name if model is None else model
+    second = None  # the model to compare with, if it is in memory
+    if fields.get("against") is not None and not isinstance(fields["against"], (str, os.PathLike, dict)):
+        against = fields.pop("against")
+        second = against if isinstance(against, Model) else load(against)
+        fields["against"] = second.name
     tokenizer = fields.pop("tokenizer", None)
     loading = {name: _to_plain(fields.pop(name)) for name in _LOADING if name in fields}
     objects = {}  # a tokenizer that is in memory is not part of the spec
@@ -407,7 +412,41 @@ def _plan_with_model(question: str, spec_type: Any, model: Any, text: Any, field
     spec, notes = adapt_to_model(loaded, corpora, spec)
     for note in notes:
         warnings.warn(note, stacklevel=_stack_level())
-    return prepare_model(spec, loaded, next(iter(corpora), None), from_files=from_files)
+    return prepare_model(spec, loaded, next(iter(corpora), None), from_files=from_files, second=second)
+
+
+def compare(
+    model: str | os.PathLike[str] | Model | PreTrainedModel,
+    against: str | os.PathLike[str] | Model | PreTrainedModel,
+    text: str | os.PathLike[str] | Corpus | None = None,
+    *,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+    **fields: Any,
+) -> Measurements:
+    """Compare the constants of two models on a text: the Python counterpart of `howsmooth compare`.
+
+    Args:
+        model: The first model, as `howsmooth.measure` takes it.
+        against: The second one. Both need the same tokenizer, and layers of the same width.
+        text: The text, as `howsmooth.measure` takes it.
+        progress: Called with each record as soon as it is computed.
+        **fields: Fields of the question's spec, and how the first model is loaded, as `howsmooth.measure` takes them.
+
+    Returns:
+        The records. Each has the constants of both, `first` and `second`, their `ratio` with its interval, whether it
+        `changed` beyond the intervals, the `angle` in degrees between the worst directions, and what the second model
+        gains `along` that of the first.
+
+    Raises:
+        InputError: The models have different tokenizers, widths or layers, or an argument is invalid.
+
+    Example:
+        >>> import howsmooth
+        >>> found = howsmooth.compare("minilm", "random:minilm", layers=[0], lengths=[8], samples=1)
+        >>> found[0]["changed"], 0 <= found[0]["angle"] <= 90
+        (True, True)
+    """
+    return ask("compare", model, text, progress=progress, against=against, **fields)
 
 
 def read(*paths: str | os.PathLike[str]) -> Measurements:

@@ -7,7 +7,7 @@ import torch
 
 from howsmooth import InputError, SelfAttention, local_lipschitz
 from howsmooth.attack import configurations
-from howsmooth.attack.configurations import castin, far_token, two_point
+from howsmooth.attack.configurations import castin, far_token, three_point, two_point
 from howsmooth.bounds.bound import Refused
 from howsmooth.bounds.castin2024 import theorem1_lower
 from howsmooth.models import AttentionFile
@@ -161,6 +161,16 @@ def test_a_far_token_has_the_largest_score_and_the_norm_its_limit(name):
     assert at_most(limit * math.sqrt(n - 1) * 0.999, value(f, found), limit * math.sqrt(n) * 1.01)
     assert torch.pdist(found.tokens).min() > 0.1  # all distinct
     assert found.tokens.norm(dim=-1).max() <= 1e3 * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ["two heads", "causal", "grouped", "rotary", "rotary interleaved"])
+def test_three_points_beat_random_tokens(name):
+    f, n, radius = layer(name, d=16), 12, 5.0  # wider than a head, so that y − y' can be hidden from the keys
+    found = three_point(f, n, radius)
+    assert at_most(found.tokens.norm(dim=-1).max(), radius)
+    random = normal(3, 16, n, f.d)
+    random = radius * random / random.norm(dim=-1, keepdim=True)
+    assert less(max(e.value for e in local_lipschitz(f, random)), value(f, found))
 
 
 def test_one_token_is_a_configuration():

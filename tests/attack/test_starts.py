@@ -11,6 +11,7 @@ from howsmooth import Estimate, InputError, SelfAttention, local_lipschitz
 from howsmooth.attack import Ball, Ellipsoid, Near, Sphere, ascend, configurations, starts, worst_case
 from howsmooth.attack.search import layer_in_coordinates
 from howsmooth.attention.normalisation import Normalisation
+from howsmooth.bounds import Bound, every
 from howsmooth.bounds.castin2024 import theorem1_lower, theorem1_upper
 from tests import data
 from tests.attention.cases import LAYERS, layer, normal
@@ -193,7 +194,8 @@ def test_gpt2_on_its_ellipsoid(index):
     assert ellipsoid.contains(found.x)
     typical = local_lipschitz(f, norm(normal(1, n, 768)))
     assert found.estimate.status == "converged" and less(5 * typical.upper, found.estimate.lower)
-    assert less(1.05 * found.start.max(), found.values.max())
+    assert less(found.start.max(), found.values.max())
+    assert less(2 * found.start[1:].max(), found.start[0])  # the three points, in the ellipsoid's own coordinates
 
 
 def assert_closed_form(f: SelfAttention, found: configurations.Configuration) -> Estimate:
@@ -235,3 +237,13 @@ def test_gpt2_heads_agree_with_the_closed_form(index, head, leaves):
     if leaves:
         assert less(2 * at.upper, ascend(f, found.tokens, Ball(radius), steps=30).value)
     assert less(5 * at.upper, worst_case(f, n, Ball(radius), restarts=4, steps=10).value)
+
+
+@pytest.mark.parametrize("name", ["two heads", "causal", "rotary"])
+def test_a_search_of_the_ball_is_not_beaten_by_closed_forms(name):
+    """Lower bounds on the ball and the search speak of one set, and the search starts from what attains them."""
+    f, n, radius = layer(name), 8, 4.0
+    found = worst_case(f, n, Ball(radius), restarts=4, steps=5)
+    lower = [b for b in every(f, n, radius) if isinstance(b, Bound) and b.side == "lower" and b.holds == "on B_R^n"]
+    assert "three_points.lower" in {b.name for b in lower}
+    assert at_most(max(b.value for b in lower), found.value, tol=1e-6)

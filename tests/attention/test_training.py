@@ -105,4 +105,5 @@ def gradients_of_process(rank, wrapping, value_and_tangent, folder):
     torch.save(
         [gradient.full_tensor() if wrapping == "fsdp" else gradient for gradient in found], f"{folder}/{rank}.pt"
     )
+    dist.barrier()  # one process may not leave while the other still reads from it
     dist.destroy_process_group()

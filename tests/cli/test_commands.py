@@ -148,4 +148,4 @@ def test_models_shows_every_family(howsmooth):
     assert markdown == compatibility.markdown()
     for family in compatibility.FAMILIES:
         assert family.name.split(",")[0] in plain and f"| {family.name}" in markdown
-    assert "mamba" in plain
+    assert "Mamba" in plain and "quantised weights" in plain

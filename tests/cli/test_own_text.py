@@ -122,7 +122,7 @@ def test_python_warns_once(tiny):
     assert caught[0].filename == __file__
 
 
-@pytest.mark.parametrize("question", [name for name in QUESTIONS if find_question(name).asks_models])
+@pytest.mark.parametrize("question", [name for name in QUESTIONS if "texts" in find_question(name).spec.options])
 def test_the_defaults_of_every_question_fit_a_short_text(tiny, question):
     """With the question's own lengths and samples, none of which the text has."""
     lines: list[str] = []

@@ -40,7 +40,7 @@ def test_both_paths_agree_with_the_module(name, changes):
         assert_close(at.x, x)
         assert_close(at(), f(x).detach())
         site = sites.find_sites(model.instrumented, model._inputs(given), [1])[1]
-        inside = AttentionMap(site.attention, site.projection, model.heads)
+        inside = AttentionMap(site.require_softmax(), model.heads)
         assert_close(inside(x), at())
         assert_close(inside.head(1)(x), at.f.head(1)(x))
         assert torch.is_tensor(model.normalisation(1).gain)

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, MambaConfig, MambaModel
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, DacConfig, DacModel
 
 from howsmooth.errors import InputError
 from howsmooth.lipschitz import local_lipschitz
@@ -84,8 +84,8 @@ def test_options_of_named_models_are_refused_for_a_network():
 
 
 def test_unsupported_networks_are_refused():
-    small = MambaConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, state_size=2)
-    assert_refused(MambaModel(small).eval(), "adapter .*gpt2, bert, llama.*, got 'mamba'")
+    codec = DacConfig(encoder_hidden_size=8, downsampling_ratios=[2], decoder_hidden_size=8, codebook_size=4)
+    assert_refused(DacModel(codec).eval(), "gives its layers and their width, got 'dac' without a number of layers")
     with torch.device("meta"):
         empty = type(tiny_network("gpt2"))(tiny_config("gpt2"))
     assert_refused(empty.eval(), "one device, got them on meta")

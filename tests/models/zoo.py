@@ -51,11 +51,14 @@ class Tiny:
     model_type: str
     sizes: dict
     layers: str  # path of the list of layers
-    attention: str
-    projection: str
-    norm: str | tuple[str, str] | None
-    block: str | tuple[str, str]
+    attention: str = ""
+    projection: str = ""
+    norm: str | tuple[str, str] | None = None
+    block: str | tuple[str, str] = "sum"
     part: str | None = None
+    refused: tuple[str, ...] = ()  # the maps that its layers do not have
+    shape: tuple[int, int, int] = (LAYERS, HEADS, D)  # layers, heads, width of the model
+    tokens: int = 5
     changes: dict = field(default_factory=dict)
 
     def network(self, dtype=torch.float64, **changes):
@@ -234,6 +237,131 @@ ZOO = {
     ),
 }
 
+_NO_ATTENTION = ("attention", "head", "normed", "block")
+_GPTJ = dict(vocab_size=VOCABULARY, n_embd=D, n_layer=LAYERS, n_head=HEADS, n_positions=40, rotary_dim=2)
+_DEBERTA = dict(_SHAPE, relative_attention=True, pos_att_type=["p2c", "c2p"], max_relative_positions=6, pad_token_id=0)
+_MAMBA = dict(mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=4, mamba_d_conv=2, mamba_chunk_size=8)
+_SSM = dict(vocab_size=VOCABULARY, hidden_size=D, num_hidden_layers=LAYERS, state_size=4, conv_kernel=2)
+_EXPERTS = dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=8)
+_LINEAR = dict(
+    _GROUPED,
+    layer_types=["linear_attention", "full_attention"],
+    linear_num_value_heads=4,
+    linear_num_key_heads=2,
+    linear_key_head_dim=6,
+    linear_value_head_dim=6,
+    linear_conv_kernel_dim=2,
+)
+
+# Families whose attention is not computed by `attend`, whose layers differ, or that have layers without attention.
+HYBRID = ("qwen3_next", "qwen3_5", "jamba", "lfm2")  # attention in layer 1 alone
+FIRST = tuple(ZOO)
+ZOO |= {
+    "gptj": Tiny("gptj", _GPTJ, "h", "attn", "attn.out_proj", "ln_1", "sum"),
+    "codegen": Tiny("codegen", _GPTJ, "h", "attn", "attn.out_proj", "ln_1", "sum"),
+    "gpt_neo": Tiny(
+        "gpt_neo",
+        dict(
+            vocab_size=VOCABULARY,
+            hidden_size=D,
+            num_layers=LAYERS,
+            num_heads=HEADS,
+            intermediate_size=20,
+            max_position_embeddings=40,
+            attention_types=[[["global", "local"], 1]],
+            window_size=3,
+        ),
+        "h",
+        "attn.attention",
+        "attn.attention.out_proj",
+        "ln_1",
+        ("input", "ln_2"),
+    ),
+    "mpt": Tiny(
+        "mpt",
+        dict(vocab_size=VOCABULARY, d_model=D, n_layers=LAYERS, n_heads=HEADS, max_seq_len=40, expansion_ratio=2),
+        "blocks",
+        "attn",
+        "attn.out_proj",
+        "norm_1",
+        ("input", "norm_2"),
+    ),
+    "deberta": Tiny("deberta", _DEBERTA, "encoder.layer", *_BERT),
+    "deberta_v2": Tiny("deberta-v2", dict(_DEBERTA, position_buckets=4, share_att_key=True), "encoder.layer", *_BERT),
+    "longformer": Tiny("longformer", dict(_SHAPE, attention_window=4), "encoder.layer", *_BERT, tokens=8),
+    "swin": Tiny(
+        "swin",
+        dict(image_size=16, patch_size=2, embed_dim=D, depths=[2, 1], num_heads=[4, 8], window_size=4, mlp_ratio=1.5),
+        "encoder.layers.0.blocks",
+        "attention",
+        "attention.o_proj",
+        refused=("normed", "block"),
+        shape=(3, 8, 32),
+    ),
+    "gpt_oss": Tiny(
+        "gpt_oss", dict(_GROUPED, sliding_window=3, num_local_experts=3, num_experts_per_tok=2), "layers", *_LLAMA
+    ),
+    "qwen3_next": Tiny("qwen3_next", dict(_LINEAR, **_EXPERTS), "layers", *_LLAMA),
+    "qwen3_5": Tiny("qwen3_5_text", _LINEAR, "layers", *_LLAMA),
+    "jamba": Tiny(
+        "jamba",
+        dict(
+            _SHAPE,
+            num_key_value_heads=2,
+            attn_layer_period=2,
+            attn_layer_offset=1,
+            expert_layer_period=2,
+            expert_layer_offset=0,
+            num_experts=2,
+            mamba_d_state=4,
+            mamba_d_conv=2,
+            mamba_dt_rank=2,
+        ),
+        "layers",
+        *_LLAMA[:3],
+        ("input", "pre_ff_layernorm"),
+    ),
+    "falcon_h1": Tiny(
+        "falcon_h1",
+        dict(_SHAPE, num_key_value_heads=2, head_dim=6, mamba_d_ssm=32, **_MAMBA),
+        "layers",
+        *_LLAMA[:2],
+        refused=("normed", "block"),
+    ),
+    "lfm2": Tiny(
+        "lfm2",
+        dict(_SHAPE, num_key_value_heads=2, layer_types=["conv", "full_attention"], conv_L_cache=2),
+        "layers",
+        "self_attn",
+        "self_attn.out_proj",
+        "operator_norm",
+        ("input", "ffn_norm"),
+    ),
+    "dinov3": Tiny(
+        "dinov3_vit",
+        dict(_VISION, num_register_tokens=2),
+        "model.layer",
+        "attention",
+        "attention.o_proj",
+        "norm1",
+        ("input", "norm2"),
+    ),
+    "mobilebert": Tiny(
+        "mobilebert", dict(_SHAPE, embedding_size=8, intra_bottleneck_size=8), "encoder.layer", refused=_NO_ATTENTION
+    ),
+    "mamba": Tiny("mamba", _SSM, "layers", refused=_NO_ATTENTION, shape=(LAYERS, 0, D)),
+    "mamba2": Tiny(
+        "mamba2", dict(_SSM, num_heads=4, head_dim=8, n_groups=1, chunk_size=4), "layers", refused=_NO_ATTENTION
+    ),
+    "rwkv": Tiny(
+        "rwkv",
+        dict(vocab_size=VOCABULARY, hidden_size=D, num_hidden_layers=LAYERS, intermediate_size=20),
+        "blocks",
+        refused=_NO_ATTENTION,
+        shape=(LAYERS, 0, D),
+    ),
+}
+
 
 def tiny(model_type: str, sizes: dict, dtype=torch.float64):
     """Return a seeded network of this type: no weight is zero, no norm trivial, softmax far from uniform."""
@@ -249,11 +377,14 @@ def tiny(model_type: str, sizes: dict, dtype=torch.float64):
     return network.to(dtype).eval()
 
 
-def inputs(name: str, n: int = 5) -> dict:
+def inputs(name: str, n: int | None = None) -> dict:
     """Return the keyword arguments of the network, in float64."""
     family, generator = ZOO[name], torch.Generator().manual_seed(2)
+    n = family.tokens if n is None else n
+    if family.model_type == "swin":
+        return {"pixel_values": torch.randn(1, 3, 16, 16, generator=generator).double()}
     ids = torch.randint(5, VOCABULARY, (1, n), generator=generator)
-    if family.part == "vision" or family.model_type in ("vit", "dinov2"):
+    if family.part == "vision" or family.model_type in ("vit", "dinov2", "dinov3_vit"):
         return {"pixel_values": torch.randn(1, 3, 8, 8, generator=generator).double()}
     if family.model_type == "whisper":
         features = torch.randn(1, 6, 10, generator=generator).double()

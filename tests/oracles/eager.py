@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -23,6 +24,7 @@ def lifted() -> Iterator[None]:
     def lifted_to(self, *args, **kwargs):
         return to(self, *map(wide, args), **{key: wide(value) for key, value in kwargs.items()})
 
+    @functools.wraps(softmax)  # a mode of PyTorch recognises it by its name
     def lifted_softmax(x, dim=None, dtype=None, **_):
         return softmax(x, dim=dim, dtype=wide(dtype))
 
@@ -41,8 +43,9 @@ class _Reached(Exception):
 def eager(network):
     """Return a copy with the eager attention of transformers, and experts evaluated one by one."""
     duplicate = copy.deepcopy(network)
-    duplicate.set_attn_implementation("eager")
+    duplicate.set_attn_implementation("eager")  # families without the registry have only that
     duplicate.set_experts_implementation("eager")
+    duplicate.config.use_cache = False
     return duplicate
 
 
@@ -62,7 +65,7 @@ def stretch(network, inputs: dict, entry: tuple[str, int], exit: tuple[str, str,
             if calls["start"] != entry[1] + 1:
                 return None
             seen["x"] = args[0] if args else kwargs["hidden_states"]
-            new = seen["x"] if x is None else x[None]
+            new = seen["x"] if x is None else x.view_as(seen["x"])  # windows (Swin) are a batch
             return ((new, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": new})
 
         def finish(_module, args, kwargs, *output):
@@ -87,7 +90,8 @@ def stretch(network, inputs: dict, entry: tuple[str, int], exit: tuple[str, str,
         finally:
             for handle in handles:
                 handle.remove()
-        return seen["x"][0], seen["y"].reshape(*seen["x"].shape[:-1], -1)[0]
+        tokens, y = seen["x"].flatten(0, -2), seen["y"]
+        return tokens, y.flatten(0, 1) if y.ndim == 3 else y.reshape(len(tokens), -1)
 
     with torch.no_grad():
         x, _ = run(None)

@@ -18,9 +18,11 @@ from tests import reasons
 # Small arguments for each question; "{tiny}" and "{text}" are a tiny model and a text, "{measure}" a file of a measure.
 ARGUMENTS = {
     "measure": "{tiny} --text {text} --layers 0 --lengths 4,6 --samples 1",
+    "compare": "{tiny} random:{tiny} --text {text} --layers 0,1 --lengths 4 --samples 1",
     "bound": "{tiny} --text {text} --layers 0 --lengths 4",
     "worst-case": "{tiny} --text {text} --layers 0 --lengths 4 --restarts 2 --steps 2",
     "ball": "{tiny} --text {text} --layers 0 --lengths 4 --eps 0.01 --restarts 2 --steps 2",
+    "configuration": "{tiny} --layers 0 --lengths 4",
     "layer-attack": "{tiny} --text {text} --layers 0 --lengths 4 --attack noise,singular",
     "model-attack": "{tiny} --text {text} --lengths 4 --attack noise,sign",
     "token-attack": "{tiny} --text {text} --lengths 8 --samples 1 --method random --calls 4 --edits 1",
@@ -124,7 +126,8 @@ def test_records_of_all_questions_are_read_mixed_in_one_file(howsmooth, tiny, te
         f"report {mixed} --report {tmp_path / 'mixed.html'} --figures {tmp_path / 'figures'} --tables {tmp_path / 't'}"
     )
     assert ran.code == 0 and "left out" not in ran.err, ran.err
-    assert kinds == QUESTIONS.keys() - {"weights"}, "whose records are those of particles"
+    # Their records are those of particles and of measure.
+    assert kinds == QUESTIONS.keys() - {"weights", "configuration"}
     page = html.unescape((tmp_path / "mixed.html").read_text())
     drawn_by_script = {"measure", "bound", "worst-case", "ball"}
     assert all(QUESTIONS[name].help in page for name in kinds - drawn_by_script)

@@ -173,7 +173,7 @@ def test_an_infinite_upper_end_is_a_lower_bound_only():
     assert triangles.count("<use ") == 1
 
 
-@pytest.mark.parametrize("series", [[], [Series((), ())], [line([2.0], [16])], [line([2.0], [16], has_samples=True)]])
+@pytest.mark.parametrize("series", [[], [Series((), ())], [line([2.0], [16])], [line([0.1], [16], has_samples=True)]])
 def test_no_point_or_one_point(series):
     for scale in ("linear", "log"):
         assert svg_of([Chart("", Axis("n", scale, [16]), Axis("", scale), series)])

@@ -16,22 +16,15 @@ from howsmooth.attack.configurations import castin
 from howsmooth.fits import growth_laws
 from howsmooth.models import AttentionFile
 from howsmooth.models.released_scripts import adversarial_points, script_map, vjps_under_dropout
-from howsmooth.questions import quantities
+from howsmooth.questions import configuration, quantities
 from howsmooth.questions.quantities import EvaluationPoint
 from howsmooth.questions.spec import spec_of
+from howsmooth.questions.work import Work
 from howsmooth.spectral import Solver
 from howsmooth.studies import run as studies_run
-from howsmooth.studies.figures import (
-    Options,
-    figure_names,
-    generated_inputs,
-    laws_of,
-    ratios_of,
-    read_figure,
-    run_figure,
-)
-from howsmooth.studies.figures.run import _thinned
-from howsmooth.studies.plan import Plan
+from howsmooth.studies.figures import figure_names, laws_of, ratios_of, read_figure, run_figure
+from howsmooth.studies.figures.run import thinned
+from howsmooth.studies.plan import prepare_model
 from howsmooth.studies.store import Store
 from tests import data, reasons
 from tests.tolerances import FLOAT32, at_most, close
@@ -47,20 +40,16 @@ def _neither_hub_nor_corpora(monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, package, None)
 
 
-def test_a_model_with_random_weights_keeps_them_as_an_option():
-    """`howsmooth reproduce text --models random:gpt2` must not measure gpt2."""
-    spec = spec_of({"models": ["random:gpt2", "minilm"]})
-    assert Options.of_spec(spec, {"models"}).models == ("random:gpt2", "minilm")
-
-
 @pytest.fixture(scope="module")
 def gpt2():
     return load("random:gpt2", tokenizer="minilm")
 
 
-def run(name: str, store, **options):
+def run(name: str, store, figure=None, gpt2_attention=None, **given):
+    spec = spec_of({"tol": 1e-2, "engine": {"workers": 0}, **given})
+    fields = {field: getattr(spec, field) for field in ("tol", "engine", *given)}
     with Store.write(store) as opened:
-        return run_figure(read_figure(name), opened, Options(workers=0, tol=1e-2, **options))
+        return run_figure(figure or read_figure(name), opened, fields, gpt2_attention=gpt2_attention)
 
 
 def as_released(f, x: torch.Tensor) -> float:
@@ -89,17 +78,13 @@ def test_every_figure_is_valid_and_every_published_line_has_a_panel():
     for name in figure_names():
         figure = read_figure(name)
         panels = {
-            (spec.label, corpus.source, layer, None)
+            (choice.label, text, layer, head)
             for study in figure.studies
-            for spec in study.models
-            for corpus in study.texts
-            for layer in spec.layers or study.layers
+            for choice in study.models
+            for text in ([study.label] if study.inputs != "text" else [corpus.source for corpus in study.texts])
+            for layer in choice.layers or study.layers
+            for head in study.heads or (None,)
             if study.layers != "all"
-        }
-        panels |= {
-            (generated.model.label, f"adversarial, R = {generated.radius:g}", generated.layer, generated.head)
-            for generated in figure.generated
-            if generated.radius != "norm"
         }
         assert {(line.model, line.text, line.layer, line.head) for line in figure.published} <= panels
     assert [len(read_figure(name).published) for name in ("text", "adversarial")] == [5, 4]
@@ -166,9 +151,10 @@ def test_the_scripts_leave_dropout_on_in_a_random_gpt2(gpt2):
 
 
 def test_the_scripts_input_for_gpt2_comes_from_rows_of_conv1d(gpt2):
-    labelled = generated_inputs.LabelledModel("a test", None, gpt2, {})
-    job = generated_inputs.Job(labelled, "adversarial", (), 6, 3, 5, 7.0, "", Solver())
-    tokens = generated_inputs._scripts_input(gpt2.attention(6).to(torch.float64), job)
+    asked = {"question": "configuration", "layers": [6], "heads": [3], "lengths": [5], "radius": 7}
+    (bundle,) = prepare_model(spec_of(asked), gpt2).bundles()
+    at = {"layer": 6, "head": 3, "map": "attention, scripts' input", "quantity": "released-map"}
+    _, tokens = configuration._map_and_tokens(Work(bundle, gpt2), gpt2.attention(6).to(torch.float64), at, 7.0)
     weight = gpt2.network.h[6].attn.c_attn.weight.double()
     rows = slice(3 * 64, 4 * 64)
     A = weight[:, 768:1536][rows].T @ weight[:, :768][rows] / 8
@@ -186,9 +172,9 @@ def test_a_model_that_cannot_be_loaded_is_listed_as_missing(tmp_path):
     found = run(
         "text",
         tmp_path / "s.sqlite",
-        models=("random:bert", "nobody/no-such-model"),
-        layers=(0, 6),
-        lengths=(4, 8, 16),
+        models=["random:bert", "nobody/no-such-model"],
+        layers=[0, 6],
+        lengths=[4, 8, 16],
         samples=1,
     )
     assert {record["model"] for record in found.records} == {"random:bert"}
@@ -206,7 +192,7 @@ def test_a_model_that_cannot_be_loaded_is_listed_as_missing(tmp_path):
 
 
 def test_nothing_is_computed_twice(tmp_path, monkeypatch, tiny):
-    options = dict(models=(tiny,), lengths=(4, 6, 8), samples=2)
+    options = dict(models=[tiny], lengths=[4, 6, 8], samples=2)
     first = run("text", tmp_path / "s.sqlite", **options)
     assert len(first.records) == 2 * 3 * 2 * 3 and not first.missing  # layers, lengths, samples, quantities
     assert any("embedded text is used instead" in line for line in first.notes)
@@ -216,8 +202,6 @@ def test_nothing_is_computed_twice(tmp_path, monkeypatch, tiny):
         pytest.fail("computed again")  # no `Exception`, which would be the failure of a task
 
     monkeypatch.setattr(studies_run, "run_bundle", never)
-    monkeypatch.setattr(generated_inputs, "_bound", never)
-    monkeypatch.setattr(generated_inputs, "_measure", never)
     again = run("text", tmp_path / "s.sqlite", **options)
     assert again.records == first.records and again.bounds == first.bounds  # exact: read from the store
     # Another figure of the same grid takes the records that are there.
@@ -226,14 +210,14 @@ def test_nothing_is_computed_twice(tmp_path, monkeypatch, tiny):
 
 
 def test_a_file_of_attention_on_adversarial_input(tmp_path):
-    path, lengths = data.make_gpt2(tmp_path), (2, 7, 12)
+    path, lengths = data.make_gpt2(tmp_path), [2, 7, 12]
     figure = read_figure("adversarial")
-    alone = figure.model_copy(update={"generated": tuple(one for one in figure.generated if one.model.label == "gpt2")})
-    with Store.write(tmp_path / "s.sqlite") as store:
-        found = run_figure(alone, store, Options(workers=0, tol=1e-2, gpt2_attention=str(path), lengths=lengths))
+    alone = figure.model_copy(update={"studies": [s for s in figure.studies if s.models[0].label == "gpt2"]})
+    found = run("", tmp_path / "s.sqlite", alone, gpt2_attention=str(path), lengths=lengths, samples=2)
     by = {(r["map"], r["quantity"], r["n"]): r for r in found.records}
-    assert not found.missing and not found.notes
-    assert set(by) == {(*request, n) for request in generated_inputs.ADVERSARIAL for n in lengths}
+    assert not found.missing and not found.notes and len(by) == len(found.records)
+    assert set(by) == {(*series, n) for series in configuration.SERIES["adversarial"] for n in lengths}
+    assert {record["model"] for record in (*found.records, *found.bounds)} == {"gpt2"}  # not the name of the file
     layer = AttentionFile(path).attention(0).to(torch.float64)
     for n in lengths:
         x = castin(layer, n, 10.0, head=0, sign=1).tokens
@@ -259,14 +243,14 @@ def test_a_file_of_attention_on_adversarial_input(tmp_path):
 def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
     """The released formula gives the published line; the layer's constant grows for one sign, and at their input."""
     found = run(
-        "adversarial", tmp_path / "s.sqlite", gpt2_attention=str(data.DATA / data.GPT2), lengths=(2, 7, 12, 22, 32, 47)
+        "adversarial", tmp_path / "s.sqlite", gpt2_attention=str(data.DATA / data.GPT2), lengths=[2, 7, 12, 22, 32, 47]
     )
     assert {lack.model for lack in found.missing} == {"bert-base-uncased", "bert-base-uncased (masked)"}
     panel = ("gpt2", "adversarial, R = 10", 0, 0)
     laws = laws_of(found.records)[panel]
     (line,) = (line for line in found.figure.published if line.model == "gpt2")
     assert laws["head", "lipschitz"].exponent == pytest.approx(0.5, abs=0.02)
-    assert laws["scripts", "released-map"].exponent == pytest.approx(0.5, abs=0.05)
+    assert laws["attention, scripts' input", "released-map"].exponent == pytest.approx(0.5, abs=0.05)
     for record in found.records:
         if record["model"] == "gpt2" and record["quantity"] == "released-map":
             assert record["value"] == pytest.approx(line.constant * record["n"] ** line.exponent, rel=0.2)
@@ -282,14 +266,13 @@ def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
 @pytest.mark.parametrize("source", data.SOURCES)
 def test_a_file_of_attention_on_normalised_noise(source, tmp_path):
     path = data.gpt2_file(source, tmp_path)
-    found = run("synthetic", tmp_path / "s.sqlite", gpt2_attention=str(path), lengths=(8, 16), samples=2)
+    found = run("synthetic", tmp_path / "s.sqlite", gpt2_attention=str(path), lengths=[8, 16], samples=2)
     assert {record["layer"] for record in found.records} == {0, 6, 11} and not found.missing
     model = AttentionFile(path)
     record = next(r for r in found.records if r["layer"] == 0 and r["quantity"] == "lipschitz" and r["n"] == 8)
     generator = torch.Generator().manual_seed(record["sample"])
     noise = (
-        torch.randn(8, model.normalisation(0).d, dtype=torch.float64, generator=generator)
-        * generated_inputs.EMBEDDING_STD
+        torch.randn(8, model.normalisation(0).d, dtype=torch.float64, generator=generator) * configuration.EMBEDDING_STD
     )
     x = model.normalisation(0).to(torch.float64)(noise + model.learnt_positions(8).double())
     estimate = local_lipschitz(model.attention(0).to(torch.float64), x, tol=1e-6)
@@ -302,7 +285,7 @@ def test_embedded_models_on_both_corpora(tmp_path, monkeypatch, model, layer):
     monkeypatch.setenv("HOWSMOOTH_DATA", str(tmp_path))
     data.make_alice(tmp_path)
     data.make_ag_news(tmp_path)
-    found = run("others", tmp_path / "s.sqlite", models=(model,), layers=(layer,), lengths=(4, 8, 12, 16), samples=2)
+    found = run("others", tmp_path / "s.sqlite", models=[model], layers=[layer], lengths=[4, 8, 12, 16], samples=2)
     if any("pip install" in lack.reason for lack in found.missing):
         pytest.skip(f"{reasons.embedded(model)} ({found.missing[0].reason})")
     assert not found.missing
@@ -316,13 +299,15 @@ def test_embedded_models_on_both_corpora(tmp_path, monkeypatch, model, layer):
 def test_a_quick_figure_starts_no_processes(tmp_path, monkeypatch, tiny):
     """Each process would import torch for a few short tasks."""
     chosen = []
-    monkeypatch.setattr("howsmooth.studies.figures.run.run_study", lambda work, _store, **_options: chosen.append(work))
-    for options, workers in (({}, 0), ({"workers": 2}, 2)):
-        with Store.write(tmp_path / f"{workers}.sqlite") as store:
-            run_figure(read_figure("text"), store, Options(models=(tiny,), quick=True, lengths=(4, 8), **options))
-        assert {work.spec.engine.workers for work in chosen if isinstance(work, Plan)} == {workers}
+    monkeypatch.setattr("howsmooth.studies.figures.run.run_study", lambda plan, *_, **_options: chosen.append(plan))
+    for engine, workers in (({}, {0}), ({"engine": {"workers": 2}}, {0, 2})):
+        given = spec_of({"models": [tiny], "lengths": [4, 8], **engine})
+        fields = {name: getattr(given, name) for name in given.model_fields_set - {"question"}}
+        with Store.write(tmp_path / f"{len(workers)}.sqlite") as store:
+            run_figure(read_figure("text"), store, fields, quick=True)
+        assert {plan.spec.engine.workers for plan in chosen} == workers  # bounds are computed in this process
         chosen.clear()
 
 
 def test_thinning_keeps_the_first_and_last_length():
-    assert _thinned((16, 32, 64, 128, 256, 512), 4)[::3] == (16, 512) and _thinned((3, 5), 4) == (3, 5)
+    assert thinned((16, 32, 64, 128, 256, 512), 4)[::3] == (16, 512) and thinned((3, 5), 4) == (3, 5)

@@ -1,7 +1,7 @@
-"""Closed-form inputs with a large Lipschitz constant: one isolated token that all the others attend to.
+"""Closed-form inputs with a large Lipschitz constant: one or two isolated tokens that all the others attend to.
 
-The isolated token always comes first: there every token sees it under a causal mask, and without a mask the order does
-not matter. These inputs are points to measure at, or starting points of an ascent; none of them is a maximiser.
+The isolated tokens always come first: there every token sees them under a causal mask, and without a mask the order
+does not matter. These inputs are points to measure at, or starting points of an ascent; none of them is a maximiser.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from howsmooth.attack.checks import check_count, check_seed, check_size, single_estimate
 from howsmooth.attention.heads import SelfAttention
-from howsmooth.bounds import conditions
+from howsmooth.bounds import conditions, three_points
 from howsmooth.bounds.bound import Refused
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.two_points import two_points
@@ -182,6 +182,36 @@ def two_point(f: SelfAttention | LayerForm, n: int, radius: float, refine: bool 
     )
 
 
+def three_point(f: SelfAttention | LayerForm, n: int, radius: float) -> Configuration:
+    """Return two tokens at y and y' that all others, z_i, attend to by halves, for a layer of any kind.
+
+    Args:
+        f: the attention layer, or its `LayerForm`.
+        n: the number of tokens, 3 to 1024.
+        radius: the largest norm of a token.
+
+    Returns:
+        The configuration, tokens (n, d).
+
+    Raises:
+        InputError: an argument is invalid.
+        Refused: n is not from 3 to 1024, or a window is shorter than 3.
+
+    Reference:
+        docs/bounds.md, proof 8.
+
+    Example:
+        >>> one = torch.eye(2, dtype=torch.float64)
+        >>> three_point(SelfAttention(one.flip(0), one, one), 5, 1.0).tokens.shape
+        torch.Size([5, 2])
+    """
+    form = _checked_form(f, n, radius, "three_point")
+    tokens = three_points.tokens(form, n, radius)
+    first, second = tokens[:2]
+    about = f"|y − y'| = {float((first - second).norm()):.4g}"
+    return Configuration(tokens, "three point", radius, None, about)
+
+
 def far_token(f: SelfAttention | LayerForm, n: int, radius: float, seed: int = 0) -> Configuration:
     """Return one token Rw that gets the largest score from as many of the other, distinct tokens as possible.
 
@@ -257,13 +287,18 @@ def _rows_led(form: LayerForm, tokens: Tensor) -> tuple[int, float]:
     return int((margin > 0).sum()), float(margin.min())
 
 
-def _form(f: SelfAttention | LayerForm, n: int, radius: float, name: str) -> LayerForm:
-    """Check the arguments and return the layer's form; refuse scores that are not ⟨Ax + c, y⟩."""
+def _checked_form(f: SelfAttention | LayerForm, n: int, radius: float, name: str) -> LayerForm:
+    """Check the arguments and return the layer's form."""
     if not isinstance(f, (SelfAttention, LayerForm)):
         raise InputError(f"{name}: expected a SelfAttention, got {type(f).__name__}")
     check_count(name, "n", n, least=1)
     check_size(name, "radius", radius)
-    form = form_of(f)
+    return form_of(f)
+
+
+def _form(f: SelfAttention | LayerForm, n: int, radius: float, name: str) -> LayerForm:
+    """Check the arguments and return the layer's form; refuse scores that are not ⟨Ax + c, y⟩."""
+    form = _checked_form(f, n, radius, name)
     conditions.require_no_window(form, name)
     form.require_bilinear_scores(name)
     return form

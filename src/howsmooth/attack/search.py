@@ -17,7 +17,7 @@ from torch import Tensor
 
 from howsmooth.attack.ascent import Ascent, Layer, ascend, refuse_other_maps, softmax_layer
 from howsmooth.attack.checks import check_count, check_seed, shift_seed
-from howsmooth.attack.configurations import Configuration, castin, far_token, has_query_bias, two_point
+from howsmooth.attack.configurations import Configuration, castin, far_token, has_query_bias, three_point, two_point
 from howsmooth.attack.constraints import Constraint, Ellipsoid, Near, token_norms
 from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.l2 import L2Attention
@@ -185,6 +185,7 @@ def _configurations(f: SelfAttention, n: int, constraint: Constraint, seed: int)
     layer, radius = layer_in_coordinates(f, constraint), constraint.coordinate_radius
     signs = (1, -1) if has_query_bias(layer) else (1,)  # elsewhere the ascents from both signs are mirror images
     makers: list[Callable[[], Configuration]] = [
+        partial(three_point, layer, n, radius),
         partial(two_point, layer, n, radius),
         partial(far_token, layer, n, radius, seed),
         *(

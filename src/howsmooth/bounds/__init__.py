@@ -16,6 +16,7 @@ from howsmooth.bounds import (
     mean_field,
     normalisation,
     this_project,
+    three_points,
     yudin2025,
 )
 from howsmooth.bounds.ball import BallCertificate, certify_ball, vacuous_eps
@@ -37,6 +38,7 @@ __all__ = [
     "LayerForm",
     "this_project",
     "heads_together",
+    "three_points",
     "castin2024",
     "geshkovski2023",
     "kim2021",
@@ -56,6 +58,7 @@ BALL_BOUNDS: tuple[Callable[[SelfAttention | LayerForm, int, float], Bound], ...
     heads_together.upper,
     this_project.lower,
     this_project.two_point_lower,
+    three_points.lower,
     geshkovski2023.n_free_upper,
     this_project.n_free_upper,
     this_project.n_free_right_exponent,

@@ -13,6 +13,7 @@ TITLES = {
     "heads_together.upper": "all heads together",
     "this_project.lower": "two-point example, one head",
     "this_project.two_point_lower": "two-point example",
+    "three_points.lower": "three-point example",
     "geshkovski2023.n_free_upper": "Geshkovski et al. 2023, any n",
     "this_project.n_free_upper": "bound for any n",
     "this_project.n_free_right_exponent": "bound for any n, right rate in R",

@@ -40,6 +40,7 @@ def question_command(name: str) -> click.Command:
     loading = spec_options(*LOADING_FIELDS) if spec.argument in ("models", "model") else apply_options()
     decorate = apply_options(
         _argument(spec),
+        _second_argument(spec),
         spec_options(*spec.options, spec=spec),
         loading,
         output_options(
@@ -67,6 +68,13 @@ def _argument(spec: type[Spec]) -> Any:
     if spec.argument in ("models", "model"):
         return click.argument(_MODEL_ARGUMENT, metavar="[MODEL]", required=False, shell_complete=complete_model)
     return click.argument(spec.argument, metavar=f"[{spec.argument.upper()}]", required=False)
+
+
+def _second_argument(spec: type[Spec]) -> Any:
+    name = spec.second_argument
+    if name is None:
+        return apply_options()
+    return click.argument(name, metavar=f"[{name.upper()}]", required=False, shell_complete=complete_model)
 
 
 def _model_help(spec: type[Spec]) -> str:

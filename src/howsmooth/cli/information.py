@@ -27,8 +27,8 @@ def cite() -> None:
 def models(markdown: bool) -> None:
     """Show which model families can be measured, how, and what is not supported.
 
-    Each family has the maps attention, head, normed, block, layer, model, norm, mlp and mixer. Other families whose
-    attention goes through the attention registry of transformers use the generic path, too; they are not tested.
+    Where attention is refused, the maps layer, model, norm, mlp and mixer remain. Other families of transformers whose
+    layers take tokens are loaded, too; they are not tested.
     """
     from howsmooth.models import compatibility
 

@@ -108,7 +108,7 @@ def check_models(spec: ModelSpec, *, devices: bool = True) -> None:
     for kind, path in (("images", spec.images), ("audio", spec.audio)):
         if path is not None:
             list_files(kind, spec.path(path))
-    for declared in (member for model in spec.models for member in model.members()):
+    for declared in (member for model in spec.chosen_models for member in model.members()):
         if devices and declared.device != "cpu":
             from howsmooth.models.memory import check_device
 

@@ -40,20 +40,20 @@ def command(
     from howsmooth.cli.run import make_console, print_line, print_warning
     from howsmooth.questions.artefacts import make_folder
     from howsmooth.report.output_paths import check_plot_path
-    from howsmooth.studies.figures import Options, figure_names, read_figure
+    from howsmooth.studies.figures import figure_names, read_figure
     from howsmooth.studies.store import Store
 
     chosen = figure_names() if not figures or "all" in figures else list(dict.fromkeys(figures))
     chosen_figures = [read_figure(name) for name in chosen]
-    if gpt2_attention is not None and not Path(gpt2_attention).is_file():
-        raise InputError(f"expected a file for --gpt2-attention, got {gpt2_attention}; check the path")
+    if gpt2_attention is not None and not (Path(gpt2_attention).is_file() and gpt2_attention.endswith(".safetensors")):
+        raise InputError(f"expected a file for --gpt2-attention, *.safetensors, got {gpt2_attention}; check the path")
     spec = spec_from_options(options)
-    figure_options = Options.of_spec(
-        spec,
-        [name for name in FIGURE_DEFAULTS if options[name] is not None],
-        gpt2_attention=gpt2_attention,
-        quick=quick,
-    )
+    # "all" stands for the layers of the figure, of which a deep model has a few.
+    given = {name: getattr(spec, name) for name in FIGURE_DEFAULTS if options[name] not in (None, "all")}
+    if min(given.get("lengths", (2,))) < 2:
+        raise InputError(f"expected lengths of at least 2, got {min(spec.lengths)}; one token has nothing to attend to")
+    if options["workers"] is not None:
+        given["engine"] = spec.engine
     check_plot_path("figure.png", "the figures")
     if data is not None:
         if not Path(data).is_dir():
@@ -78,7 +78,9 @@ def command(
                     outcome = run_figure(
                         figure,
                         store,
-                        figure_options,
+                        given,
+                        quick=quick,
+                        gpt2_attention=gpt2_attention,
                         progress=bar.show,
                         log=lambda line: print_line(stderr, line, style="dim"),
                     )

@@ -150,10 +150,10 @@ def _map_and_tokens(model: Any, batch: Batch) -> tuple[Map, Tensor]:
 
 
 def unchecked_jacobian(f: Map, x: Tensor) -> LinearOperator:
-    """Return the Jacobian, for each sequence of a batch; checks are omitted since this runs in every training step."""
+    """Return the Jacobian, for each sequence of a batch; checks are omitted since this runs in many training steps."""
     if isinstance(f, SelfAttention):
         return f.jacobian(x)
-    return AutodiffJacobian(f, x, batched=x.dim() == 3, check=False)
+    return AutodiffJacobian(f, x, batched=x.dim() == 3, check=False, forward_mode=False)
 
 
 def _refuse_dropout(model: Any) -> None:

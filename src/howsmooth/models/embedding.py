@@ -17,8 +17,10 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, DynamicCache, PreTrainedMo
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from howsmooth.errors import InputError
+from howsmooth.models.calls import first_tensor, hidden_states
 from howsmooth.models.network import quiet_transformers
-from howsmooth.models.sites import Site, StopForward, first_tensor, hidden_states
+from howsmooth.models.parts import Site
+from howsmooth.models.sites import StopForward
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
@@ -62,7 +64,7 @@ class TokenEmbedding:
             site.projection.register_forward_hook,
             lambda _module, _args, output: output,
             vectors,
-            skipped=site.projection_calls,
+            skipped=site.require_softmax().projection_calls,
         )
 
     def first_layer_input(self, vectors: Float[Tensor, "b n d"]) -> Float[Tensor, "b n d"]:

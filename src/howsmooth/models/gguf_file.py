@@ -28,7 +28,6 @@ from transformers import AutoModel, AutoTokenizer
 from howsmooth.errors import InputError, first_line
 from howsmooth.extras import require
 from howsmooth.models.cache import building_folder, cache_root
-from howsmooth.models.families import family_of
 from howsmooth.models.memory import free_memory
 from howsmooth.models.network import quiet_transformers
 from howsmooth.models.weights import check_counts, check_fits
@@ -117,7 +116,6 @@ def _convert(file: Path, folder: Path) -> dict[str, Any]:
         config = network.config
         if hasattr(config, "quantization_config"):  # the folder has plain float32 weights
             del config.quantization_config
-        family_of(config, str(file))
         config.save_pretrained(folder)
         _set_special_tokens(tokenizer, declared)
         tokenizer.save_pretrained(folder)

@@ -45,6 +45,8 @@ MaskFunction = Callable[..., Any]
 _OBSERVER: ContextVar[Observer | None] = ContextVar("howsmooth_observer", default=None)
 _READER: ContextVar[Reader | None] = ContextVar("howsmooth_reader", default=None)
 _ONLY_HEAD: ContextVar[int | None] = ContextVar("howsmooth_only_head", default=None)
+_EDIT: ContextVar[Callable[[torch.Tensor], torch.Tensor] | None] = ContextVar("howsmooth_edit", default=None)
+_ATTENDING: ContextVar[bool] = ContextVar("howsmooth_attending", default=False)
 _DETACH: ContextVar[bool] = ContextVar("howsmooth_detach_keys_and_values", default=False)
 
 
@@ -108,6 +110,16 @@ def restrict_to_head(head: int) -> AbstractContextManager[None]:
 def detach_keys_and_values() -> AbstractContextManager[None]:
     """Detach keys and values inside the context: derivatives pass through the queries only."""
     return _set(_DETACH, True)
+
+
+def edit_heads(edit: Callable[[torch.Tensor], torch.Tensor]) -> AbstractContextManager[None]:
+    """Replace the output (b, n, h, k) of every attention by edit(output) inside the context."""
+    return _set(_EDIT, edit)
+
+
+def is_attending() -> bool:
+    """Return whether `attend` is running for a transformers module."""
+    return _ATTENDING.get()
 
 
 def attention_mask(
@@ -223,6 +235,7 @@ def attention_forward(
     # A compiler does not trace context variables; they are for measuring, which is not compiled.
     recording = torch.compiler.is_compiling()
     observer, head, detach = (None, None, False) if recording else (_OBSERVER.get(), _ONLY_HEAD.get(), _DETACH.get())
+    edit = None if recording else _EDIT.get()
     heads = query.shape[1]
     if detach:
         key, value = key.detach(), value.detach()
@@ -252,6 +265,8 @@ def attention_forward(
     if head is not None:
         output = F.pad(output, (0, 0, head, heads - head - 1))
     output = output.contiguous()
+    if edit is not None:
+        output = edit(output)
     if observer is not None:
         observer(module, output)
     return output, None
@@ -284,7 +299,10 @@ def _attend_biased(
     reader = None if torch.compiler.is_compiling() else _READER.get()
     if reader is not None:
         reader(module, query, key, value, options)
-    return attend(query, key, value, **options)
+    if torch.compiler.is_compiling():
+        return attend(query, key, value, **options)
+    with _set(_ATTENDING, True):
+        return attend(query, key, value, **options)
 
 
 def _attend_4d_mask(

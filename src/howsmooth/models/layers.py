@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
+from howsmooth.models.calls import first_tensor, hidden_states
 from howsmooth.models.maps import LayerMap
 from howsmooth.models.model import Model
-from howsmooth.models.sites import first_tensor, hidden_states, is_norm
+from howsmooth.models.parts import is_norm
 
 
 @dataclass(frozen=True, eq=False)

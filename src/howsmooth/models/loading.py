@@ -25,7 +25,7 @@ from transformers import (
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
 
 from howsmooth.errors import InputError, first_line
-from howsmooth.models.families import FAMILIES, check_registry, family_of
+from howsmooth.models.families import FAMILIES, family_of
 from howsmooth.models.identity import file_states, model_identity
 from howsmooth.models.inputs import Processor, find_tokenizer
 from howsmooth.models.locations import ModelLocation, commit_of, locate
@@ -151,7 +151,6 @@ def _build_model(
     read_head: Callable[[], dict[str, torch.Tensor]],
 ) -> Model:
     """Check the weights, find the tokenizer, and return the model."""
-    check_registry(network, adapter, name)
     _check_finite(network, name)
     chosen = choose_part(network, part, name)
     found, missing, origin = None, f"it takes {chosen.modality}", None
@@ -179,7 +178,7 @@ def _pretrained_network(
     _check_files(name, location, config, allow_pickle)
     if getattr(config, "quantization_config", None) is not None:
         raise quantised_error("its config.json has a quantization_config", f"model {name!r}")
-    adapter = family_of(config, name)
+    adapter = family_of(config)
     if causal:
         _make_causal(config, name, location)
     _check_memory(config, name, location, dtype)
@@ -293,7 +292,7 @@ def _random_network(
         config = _read_config(name, location)
         location.source.update(origin="random", architecture=location.source["origin"])
         location.source.pop("sha256", None)  # those weights are not the ones in use
-    adapter = family_of(config, name)
+    adapter = family_of(config)
     if causal:
         _make_causal(config, name, location)
     spread = getattr(config, "initializer_range", None)
@@ -392,7 +391,7 @@ def inspect_network(
             f"{', '.join(str(given) for given in (dtype, device, revision) if given is not None)}; "
             "leave it out, and move or convert the model yourself (its .to)"
         )
-    adapter = family_of(network.config, name)
+    adapter = family_of(network.config)
     base = _without_head(network)
     check_class(base, adapter, name)
     _check_single_device(base, name)
@@ -425,23 +424,32 @@ def _check_single_device(network: PreTrainedModel, name: str) -> None:
         )
 
 
-_model_cache: dict[str, Model] = {}  # load arguments -> model; at most one entry
+_model_cache: dict[str, Model] = {}  # load arguments -> model; at most one entry, or two that are compared
 
 
-def cached_model(load_arguments: dict[str, Any], identity: dict[str, Any] | None = None) -> Model:
+def _cache_key(load_arguments: dict[str, Any]) -> str:
+    names = [name for name in (load_arguments["name"], load_arguments.get("tokenizer")) if name]
+    return repr((sorted(load_arguments.items()), [file_states(name) for name in names]))
+
+
+def cached_model(
+    load_arguments: dict[str, Any], identity: dict[str, Any] | None = None, *, beside: dict[str, Any] | None = None
+) -> Model:
     """Load a model, or return it if it is the last one that this process loaded.
 
     Args:
         load_arguments: Keyword arguments of `howsmooth.load`.
         identity: What `model_identity` has to return for it.
+        beside: The `load_arguments` of a model that it is compared with, which stays in memory.
 
     Raises:
         InputError: The loaded model differs from `identity`.
     """
-    names = [name for name in (load_arguments["name"], load_arguments.get("tokenizer")) if name]
-    key = repr((sorted(load_arguments.items()), [file_states(name) for name in names]))
+    key = _cache_key(load_arguments)
     if key not in _model_cache:
-        _model_cache.clear()  # before loading: two models may not fit in memory
+        kept = None if beside is None else _cache_key(beside)
+        for other in [other for other in _model_cache if other != kept]:
+            del _model_cache[other]  # before loading: two models may not fit in memory
         model = load(**load_arguments)
         found, expected = ({}, {}) if identity is None else (model_identity(model), identity)
         for name in expected.keys() - {"unique"}:

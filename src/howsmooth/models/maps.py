@@ -21,6 +21,7 @@ in parallel (GPT-NeoX, Phi, Falcon) the block is the stream plus attention.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,18 +32,16 @@ from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
+from howsmooth.models.calls import ModuleCall, first_tensor
 from howsmooth.models.hook import detach_keys_and_values, restrict_to_head
 from howsmooth.models.map_types import MAPS, MapChoice, parse_map
-from howsmooth.models.sites import ModuleCall, Site, first_tensor
+from howsmooth.models.parts import Attention, MissingMap, Site
+from howsmooth.models.tracing import keep_head, projected
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
     from howsmooth.models.model import Model
-
-
-class MissingMap(InputError):
-    """A layer, or a family, has no such map; `Model.map_at` adds the names of those it has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +55,7 @@ class MapAt:
         map: A key of `MAPS`, with its argument.
         layer: The layer; None for the whole model.
         head: The head; None unless the map is "head".
-        module: The module of the network that computes the layer's attention.
+        module: The module of the network that computes the layer's attention, or what is in its place.
     """
 
     f: SelfAttention | torch.nn.Module
@@ -75,39 +74,58 @@ class MapAt:
 class AttentionMap(torch.nn.Module):
     """The attention of one layer as the network itself computes it: x (n, d) ↦ (n, d_out), or one head of it."""
 
-    def __init__(self, call: ModuleCall, projection: torch.nn.Module, heads: int, head: int | None = None) -> None:
-        """Take the captured call of the attention module, its output projection, and the head if only one is wanted."""
+    def __init__(self, attention: Attention, heads: int, head: int | None = None) -> None:
+        """Take the attention of a site, the number of heads of the model, and the head if only one is wanted."""
         super().__init__()
+        heads = attention.heads or heads
         if head is not None and not 0 <= head < heads:
             raise InputError(f"expected a head from 0 to {heads - 1}, got {head}")
-        self.call, self.projection, self.heads, self.selected = call, projection, heads, head
-        self.projection_inside = any(module is projection for module in call.module.modules())
+        self.attention, self.heads, self.selected = attention, heads, head
+        self.call, self.projection, self.attends = attention.call, attention.projection, attention.attends
+        if head is not None and not attention.direct:
+            self._check_head(head)
 
     def head(self, index: int) -> AttentionMap:
         """Return one head. The heads sum to f(x) minus the bias of the projection."""
-        return AttentionMap(self.call, self.projection, self.heads, index)
+        return AttentionMap(self.attention, self.heads, index)
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the map at x (n, d)."""
-        x = x.unsqueeze(0)
+        x = self.call.batch(x)
         if self.selected is None:
-            return self._project(x).squeeze(0)
-        with restrict_to_head(self.selected):
-            y = self._project(x).squeeze(0)
+            return projected(self.call, self.projection, x).flatten(0, -2)
+        with self._one_head(self.selected):
+            y = projected(self.call, self.projection, x).flatten(0, -2)
         bias = getattr(self.projection, "bias", None)
         return y if bias is None else y - bias
 
-    def _project(self, x: Tensor) -> Tensor:
-        if not self.projection_inside:
-            return self.projection(self.call(x))
-        # The attention module may add to the projection's output (ALBERT: residual and norm): read it off by a hook.
-        captured: list[Tensor] = []
-        handle = self.projection.register_forward_hook(lambda _module, _args, output: captured.append(output))
+    def _one_head(self, head: int) -> AbstractContextManager[None]:
+        return restrict_to_head(head) if self.attends else keep_head(head, self.heads)
+
+    def _check_head(self, head: int) -> None:
+        """Raise InputError unless a head alone fills its own channels, with its values beside the others."""
+        whole = self._projection_input()
+        with self._one_head(head):
+            alone = self._projection_input()
+        width = whole.shape[-1] // self.heads
+        expected = torch.zeros_like(whole)
+        own = slice(head * width, (head + 1) * width)
+        expected[..., own] = whole[..., own]
+        if alone.shape != whole.shape or not torch.allclose(alone, expected, rtol=1e-3, atol=1e-5):
+            raise InputError(
+                f"head: expected {self.heads} heads that enter the output projection side by side, got something else "
+                f"between softmax and projection in {type(self.call.module).__name__}; measure the attention"
+            )
+
+    def _projection_input(self) -> Tensor:
+        inputs: list[Tensor] = []
+        handle = self.projection.register_forward_pre_hook(lambda _module, args: inputs.append(args[0]))
         try:
-            self.call(x)
+            with torch.no_grad():
+                projected(self.call, self.projection, self.call.x)
         finally:
             handle.remove()
-        return captured[0]
+        return inputs[0]
 
 
 class NormedMap(torch.nn.Module):
@@ -116,7 +134,7 @@ class NormedMap(torch.nn.Module):
     def __init__(self, f: AttentionMap, norm: torch.nn.Module) -> None:
         """Take f and N."""
         super().__init__()
-        self.f, self.norm = f, norm
+        self.f, self.norm, self.attends = f, norm, f.attends
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the map at x (n, d)."""
@@ -127,11 +145,12 @@ class BlockMap(torch.nn.Module):
     """Attention with its residual connection: x + g(f(N(x))), or M(x + g(f(x)))."""
 
     def __init__(
-        self, f: torch.nn.Module, after: tuple[torch.nn.Module, ...], post_norm: torch.nn.Module | None
+        self, f: AttentionMap | NormedMap, after: tuple[torch.nn.Module, ...], post_norm: torch.nn.Module | None
     ) -> None:
         """Take f (or f ∘ N), the modules of g, and M."""
         super().__init__()
         self.f, self.after, self.post_norm = f, torch.nn.Sequential(*after), post_norm
+        self.attends = f.attends
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the map at x (n, d)."""
@@ -139,17 +158,26 @@ class BlockMap(torch.nn.Module):
         return y if self.post_norm is None else self.post_norm(y)
 
 
-class LayerMap(torch.nn.Module):
+class CallMap(torch.nn.Module):
+    """A captured call of a module: x (n, d) ↦ (n, d_out)."""
+
+    def __init__(self, call: ModuleCall) -> None:
+        """Take the call."""
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the map at x (n, d)."""
+        return self.call(self.call.batch(x)).flatten(0, -2)
+
+
+class LayerMap(CallMap):
     """The whole Transformer layer."""
 
     def __init__(self, site: Site) -> None:
         """Take the site of the layer."""
-        super().__init__()
-        self.call = site.layer
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute the map at x (n, d)."""
-        return self.call(x.unsqueeze(0)).squeeze(0)
+        super().__init__(site.layer)
+        self.attends = site.softmax is not None and site.softmax.attends
 
 
 class TokenwiseMap(torch.nn.Module):
@@ -180,6 +208,11 @@ class OwnTokenMap(torch.nn.Module):
         super().__init__()
         if not isinstance(f, (AttentionMap, NormedMap, BlockMap, LayerMap)):
             raise InputError(f"expected a map of one layer as a module, got {type(f).__name__}")
+        if not f.attends:
+            raise InputError(
+                "expected a layer whose attention goes through transformers' attention registry, got one that computes "
+                "it by its own code, or has none: its keys and values cannot be held fixed; measure the map itself"
+            )
         self.f = f
 
     def forward(self, x: Tensor) -> Tensor:
@@ -194,12 +227,12 @@ class NetworkMap(torch.nn.Module):
     def __init__(self, network: torch.nn.Module, inputs: dict[str, Any], site: Site) -> None:
         """Take the network, the keyword arguments of its forward pass, and the site of layer 0."""
         super().__init__()
-        self.network, self.first_layer = network, site.layer.module
+        self.network, self.first, self.first_layer = network, site.layer, site.layer.module
         self.inputs = inputs
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute the map at x (n, d)."""
-        pending = [x.unsqueeze(0)]
+        pending = [self.first.batch(x)]
 
         def replace(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if not pending:  # ALBERT calls this module once per layer: only the first input is replaced
@@ -259,14 +292,15 @@ def site_numbers(model: Model, choice: MapChoice, layer: int | None) -> list[int
 
 def attention_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
     """Return attention with its output projection, or one head of it, and its input."""
-    return AttentionMap(site.attention, site.projection, heads, head), site.attention.x
+    return AttentionMap(site.require_softmax(), heads, head), site.attention.x
 
 
 def normed_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
     """Return attention after its normalisation, and its input."""
+    attention = site.require_softmax()
     if site.norm is None or site.norm_input is None:
         raise _missing_norm("normed", where)
-    return NormedMap(AttentionMap(site.attention, site.projection, heads, head), site.norm), site.norm_input
+    return NormedMap(AttentionMap(attention, heads, head), site.norm), site.norm_input
 
 
 def layer_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
@@ -276,11 +310,12 @@ def layer_map(site: Site, heads: int, head: int | None, where: str, _: str) -> t
 
 def block_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
     """Return attention with its residual connection, and its input."""
-    attention = AttentionMap(site.attention, site.projection, heads, head)
-    if not site.has_residual:
+    softmax = site.require_softmax()
+    attention = AttentionMap(softmax, heads, head)
+    if not softmax.has_residual:
         raise MissingMap(f"block: expected attention to be added to what enters the layer, got another way in {where}")
     f = NormedMap(attention, site.norm) if site.norm is not None and site.norm_in_layer else attention
-    return BlockMap(f, site.after, site.post_norm), site.layer.x
+    return BlockMap(f, softmax.after, softmax.post_norm), site.layer.x
 
 
 def norm_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
@@ -299,7 +334,11 @@ def mlp_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tup
 
 def mixer_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
     """Return what mixes the tokens of a layer, as its modules compute it, and its input."""
-    return AttentionMap(site.attention, site.projection, heads), site.attention.x
+    if site.softmax is not None:
+        return AttentionMap(site.softmax, heads), site.attention.x
+    if site.mixer is None:
+        raise MissingMap(f"mixer: expected a module of the layer that mixes its tokens, got none in {where}")
+    return CallMap(site.mixer), site.mixer.x
 
 
 def network_map(
@@ -316,16 +355,18 @@ def _missing_norm(name: str, where: str) -> MissingMap:
 
 def check_tokens(site: Site, choice: MapChoice, where: str) -> None:
     """Raise InputError unless the map takes one sequence of tokens (1, n, d), and depends on no others."""
-    x = site.layer.x if choice.type.enters == "layer" else site.attention.x
+    inner = site.mixer if choice.name == "mixer" else None if choice.type.enters == "layer" else site.attention
+    x = (inner or site.layer).x
     if x.ndim != 3:
         raise MissingMap(
-            f"{choice}: expected tokens (1, n, d) to enter {where}, got several streams of shape "
+            f"{choice}: expected tokens (1, n, d) to enter {where}, got a tensor of shape "
             f"{tuple(x.shape)}; measure the attention"
         )
-    if site.other_sources and choice.type.own_tokens:
+    others = site.softmax.other_sources if site.softmax is not None and choice.type.own_tokens else ""
+    if others:
         raise MissingMap(
             f"{choice}: expected an attention whose queries, keys and values come from the same tokens, got "
-            f"{site.other_sources} from elsewhere in {where}; measure the layer or the model"
+            f"{others} from elsewhere in {where}; measure the layer or the model"
         )
 
 

@@ -23,9 +23,10 @@ from howsmooth.models import inputs
 from howsmooth.models.embedding import LanguageHead, language_head
 from howsmooth.models.files import missing_tokenizer
 from howsmooth.models.map_types import MAPS, MapChoice
-from howsmooth.models.maps import AttentionMap, MapAt, MissingMap, check_map, map_at, read_norm, site_numbers
+from howsmooth.models.maps import AttentionMap, MapAt, check_map, map_at, read_norm, site_numbers
 from howsmooth.models.network import choose_part, instrumented_copy, use_4d_masks
-from howsmooth.models.sites import ForwardFailed, Site, find_sites
+from howsmooth.models.parts import MissingMap, Site
+from howsmooth.models.sites import ForwardFailed, find_sites
 from howsmooth.texts.corpora import Corpus
 from howsmooth.texts.cutting import Cutter, TokenChunk, tokenize
 
@@ -267,8 +268,9 @@ class Model:
             f = attention if head is None else attention.head(head)
         elif self.dtype.itemsize < 4:
             f, x = copy.deepcopy(f).float(), x.float()
-        module = sites[layer].attention.module if layer in sites else None
-        return MapAt(f, x.squeeze(0).clone(), str(choice), layer, head, module)
+        mixer = sites[layer].mixer if layer in sites else None
+        module = None if mixer is None else mixer.module
+        return MapAt(f, x.flatten(0, -2).clone(), str(choice), layer, head, module)
 
     def _available_maps(self, given: dict[str, Any], layer: int | None) -> list[str]:
         """Return the names of the maps that a layer has (None: layer 0), and those of the whole model."""
@@ -435,7 +437,12 @@ class Model:
         for layer, site in found.items():
             if self._uses_adapter(layer) and layer not in self._unchecked_layers:
                 self._checked_map(layer, site, given)
-        return {layer: site.attention.x[0] if single else site.attention.x for layer, site in found.items()}
+        activations = {}
+        for layer, site in found.items():
+            x = site.attention.x
+            x = x.reshape(len(site.layer.x), -1, x.shape[-1])  # Swin's windows are a part of the batch
+            activations[layer] = x[0] if single else x
+        return activations
 
     def _sites(self, given: dict[str, Any], layers: Iterable[int]) -> dict[int, Site]:
         """Return the sites of layers on keyword inputs; retry with 4D masks if the network needs them.
@@ -451,6 +458,7 @@ class Model:
             if not use_4d_masks(self.instrumented):
                 raise
             found = run()
+        self._check_lengths(given, found)
         # Speech models draw numbers that they use in training alone: only a second pass shows whether they matter.
         if not all(map(torch.equal, before, self._generator_states())):
             again = run()
@@ -466,6 +474,17 @@ class Model:
                     )
                 )
         return found
+
+    def _check_lengths(self, given: dict[str, Any], found: dict[int, Site]) -> None:
+        """Raise InputError if more tokens enter a layer of a text model than it was given: padding of its own."""
+        ids = given.get("decoder_input_ids" if self._scope else "input_ids")
+        n = None if ids is None or self.modality != "text" else ids.shape[-1]
+        for layer, site in found.items():
+            if n is not None and site.layer.x.ndim == 3 and (longer := site.layer.x.shape[1]) > n:
+                raise InputError(
+                    f"expected {n} tokens to enter layer {layer} of {self.name}, got {longer}: the network adds "
+                    f"tokens of its own (padding to whole blocks, say), which would be measured too; try n = {longer}"
+                )
 
     def _generator_states(self) -> list[torch.Tensor]:
         """Return the states of the generators that the network draws from by default."""
@@ -650,7 +669,9 @@ def _relative_mismatch(f: SelfAttention, site: Site, dtype: torch.dtype) -> floa
 
 def _agree(a: Site, b: Site) -> bool:
     """Return whether two sites of a layer have the same tokens and values, up to the order of parallel sums."""
-    pairs = ((a.layer.x, b.layer.x), (a.attention.x, b.attention.x), (a.output, b.output))
+    pairs = [(a.layer.x, b.layer.x)]
+    if a.softmax is not None and b.softmax is not None:
+        pairs += [(a.attention.x, b.attention.x), (a.output, b.output)]
     return all(
         x.shape == y.shape and (x - y).abs().max() <= torch.finfo(x.dtype).eps ** 0.5 * x.abs().max() for x, y in pairs
     )

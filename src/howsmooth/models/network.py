@@ -22,7 +22,11 @@ from howsmooth.errors import InputError
 from howsmooth.models.hook import NAME, NAME_WITH_TABLES, register
 
 # Names of the parts of networks that consist of two, in the library's families.
-_PARTS = {"vision": ("vision_model", "vision_tower", "visual"), "text": ("text_model", "language_model")}
+_PARTS = {
+    "vision": ("vision_model", "vision_tower", "visual", "vision_encoder", "image_encoder"),
+    "text": ("text_model", "language_model", "text_encoder"),
+    "audio": ("audio_model", "audio_tower", "audio_encoder"),
+}
 _MODALITY = {"input_ids": "text", "pixel_values": "vision", "input_features": "audio", "input_values": "audio"}
 # Positions of a family whose bias depends on the distance and is defined for any length.
 UNLIMITED = 2**31 - 1
@@ -37,8 +41,8 @@ class Part:
         scope: The name of the submodule that contains the layers; "" for the whole network.
         modality: "text", "vision" or "audio".
         layers: The number of layers.
-        width: The width of the tokens.
-        heads: The number of heads.
+        width: The width of the tokens, of the widest layer.
+        heads: The number of attention heads, of the layer with the most; 0 if there are none.
         positions: The largest number of tokens; None if the size of an image or a sound determines it.
         vocabulary: The number of tokens of the vocabulary; None unless the modality is text.
     """
@@ -63,7 +67,7 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
         name: The name of the model, for error messages.
 
     Raises:
-        InputError: The network has no such part, or its layers have different sizes.
+        InputError: The network has no such part, or its config does not give its sizes.
     """
     inner = {
         part: found
@@ -86,25 +90,7 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
         network = network.encoder
     config = network.config
     modality = "text" if stack == "decoder" else _MODALITY.get(network.main_input_name, network.main_input_name)
-    try:
-        layers = _first(config, f"{stack}_layers", f"num_{stack}_layers", "num_hidden_layers")
-        heads = _first(config, f"{stack}_attention_heads", "num_attention_heads")
-        width = _first(config, "hidden_size")
-    except AttributeError as error:
-        raise InputError(
-            f"model {name!r}: expected a config with layers, heads and a width, got {config.model_type!r} ({error}); "
-            "this family has stages of different sizes and is not supported"
-        ) from None
-    if not all(isinstance(size, int) for size in (layers, heads, width)):
-        raise InputError(
-            f"model {name!r}: expected one number of heads and one width for all layers of a "
-            f"{config.model_type}, got {heads} and {width}; choose a model whose layers are alike"
-        )
-    if min(layers, heads, width) < 1:
-        raise InputError(
-            f"model {name!r}: expected at least one layer, one head and one channel, got {layers} layers, "
-            f"{heads} heads and a width of {width}; repair the config"
-        )
+    layers, heads, width = _sizes(config, stack, name)
     vocabulary = getattr(config, "vocab_size", None) if modality == "text" else None
     return Part(
         network,
@@ -118,12 +104,40 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
     )
 
 
+def _sizes(config: Any, stack: str | None, name: str) -> tuple[int, int, int]:
+    """Return the number of layers, and the largest numbers of heads and of channels of a stage.
+
+    Raises:
+        InputError: The config does not say how many layers there are, or how wide they are.
+    """
+    stages = getattr(config, "depths", None)
+    layers = _first(config, f"{stack}_layers", f"num_{stack}_layers", "num_hidden_layers")
+    layers = sum(stages) if isinstance(stages, (list, tuple)) else layers
+    heads = _first(config, f"{stack}_attention_heads", "num_attention_heads", "num_heads")
+    width = _first(config, "hidden_size", "hidden_sizes", "embed_dims", "embed_dim", "d_model", "dim", "n_embd")
+    heads, width = (max(size) if isinstance(size, (list, tuple)) and size else size for size in (heads, width))
+    if not (_is_int(layers) and _is_int(width)):
+        missing = "a number of layers" if not _is_int(layers) else "a width"
+        raise InputError(
+            f"model {name!r}: expected a config that gives its layers and their width, got {config.model_type!r} "
+            f"without {missing}; choose another model (howsmooth models)"
+        )
+    heads = heads if _is_int(heads) else 0 if heads is None else -1
+    if min(layers, width) < 1 or heads < 0 or (heads == 0 and getattr(config, "num_attention_heads", None) == 0):
+        raise InputError(
+            f"model {name!r}: expected at least one layer, one head and one channel, got {layers} layers, "
+            f"{heads} heads and a width of {width}; repair the config"
+        )
+    return layers, heads, width
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _first(config: Any, *names: str) -> Any:
-    """Return the first attribute of a config that is set."""
-    for name in names:
-        if getattr(config, name, None) is not None:
-            return getattr(config, name)
-    raise AttributeError(f"no {names[-1]}")
+    """Return the first attribute of a config that is set; None if none is."""
+    return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
 
 
 def _positions(network: PreTrainedModel, stack: str | None) -> int:

@@ -43,6 +43,18 @@ def without_causal_mask(f: SelfAttention) -> SelfAttention:
     return f.replaced(causal=False)
 
 
+def adversarial_map(family: str, f: SelfAttention) -> SelfAttention:
+    """Return what they differentiate at adversarial input: of BERT `attention.self`, without a mask even as a decoder.
+
+    Args:
+        family: The family of the model.
+        f: The layer.
+    """
+    if family != "bert":
+        return f
+    return without_causal_mask(SelfAttention(f.wq, f.wk, f.wv, bq=f.bq, bk=f.bk, bv=f.bv, heads=f.heads, scale=f.scale))
+
+
 def adversarial_points(family: str, f: SelfAttention, head: int) -> tuple[Tensor, Tensor]:
     """Return the first token and the point of all others in the scripts' adversarial input, for R = 1.
 

@@ -42,11 +42,19 @@ class Entry(NamedTuple):
 
 QUESTIONS = {
     "measure": Entry("measure", "Measure the attention layers of a model on a text.", ("measurement",)),
-    "bound": Entry("bound", "Compare every bound with the measured constant.", ("bound", "ball bound")),
+    "compare": Entry("compare", "Compare the constants of two models on a text.", ("comparison",)),
+    "bound": Entry("bound", "Compare every bound with the measured constant.", ("bound",)),
     "worst-case": Entry(
         "worst_case", "Maximise the constant over a set of tokens by gradient ascent.", ("worst case",), "attack"
     ),
     "ball": Entry("ball", "Certify the constant for all tokens within ε of a text.", ("ball",), "attack"),
+    # Its measurements are those of measure.
+    "configuration": Entry(
+        "configuration",
+        "Measure the configuration of the paper's lower bound, or Gaussian tokens.",
+        ("ball bound",),
+        "attack",
+    ),
     "layer-attack": Entry(
         "layer_attack",
         "Perturb the features that enter a layer, within a budget.",

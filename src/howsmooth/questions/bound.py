@@ -61,19 +61,6 @@ class BoundRecord(ModelRecord, kind="bound"):
     measured: Number
 
 
-class BallBoundRecord(ModelRecord, kind="ball bound"):
-    """One bound on a ball for which no constant was measured, of a reproduced figure; `map` is the bound."""
-
-    is_supplementary = True
-
-    sample: Count
-    side: str | None
-    value: float | None
-    log_value: float | None
-    R: float
-    refused: str | None
-
-
 def places(spec: BoundSpec, scope: Scope) -> Iterator[dict[str, Any]]:
     """Yield each bound of each layer and head at each sample."""
     from howsmooth.bounds import EVERY
@@ -167,7 +154,7 @@ def _bound_fields(outcome: Bound | Refused, measured: dict[str, Any]) -> dict[st
 
 QUESTION = Question(
     spec=BoundSpec,
-    records=(BoundRecord, BallBoundRecord),
+    records=(BoundRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.measurement_tables:bounds_tables"),
     charts=deferred("howsmooth.report.charts:bounds_picture"),

@@ -84,8 +84,18 @@ def command_line(spec: Spec) -> str:
     options += _options(spec, spec.options)
     if argument is None:
         return shlex.join([*words, *options])
-    after_options = argument.startswith("-")
-    return shlex.join([*words, *options, "--", argument] if after_options else [*words, argument, *options])
+    arguments = [argument, *_second(spec)]
+    after_options = any(name.startswith("-") for name in arguments)
+    return shlex.join([*words, *options, "--", *arguments] if after_options else [*words, *arguments, *options])
+
+
+def _second(spec: Spec) -> list[str]:
+    """Return the second argument of a command, if the question takes one."""
+    choice = getattr(spec, spec.second_argument) if spec.second_argument else None
+    if choice is None:
+        return []
+    _refuse_others(choice, ("name", "weights"))
+    return [("random:" if choice.weights == "random" else "") + choice.name]
 
 
 def _options(model: Any, names: Sequence[str]) -> list[str]:

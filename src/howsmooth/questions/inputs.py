@@ -323,6 +323,25 @@ class NormalisedInputs(Inputs):
         }
 
 
+class ConstructedInputs(NormalisedInputs):
+    """Tokens that a question constructs itself, of any length.
+
+    Args:
+        model: The model.
+        label: The field `text` of records.
+    """
+
+    def __init__(self, model: Model, label: str):
+        """Store the model and the label."""
+        super().__init__(model)
+        self.label = label
+
+    @property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields that all records of a run share."""
+        return {"inputs": "constructed", "text": self.label, "text_sha256": None, "special_tokens": "none"}
+
+
 def adapt_to_model(model: Model, corpora: Sequence[Corpus], spec: ModelSpec) -> tuple[ModelSpec, list[str]]:
     """Return the spec with inputs and lengths that the model takes, where the user did not choose them, and notes.
 

@@ -208,12 +208,14 @@ class Spec(StrictModel):
     Attributes:
         options: The fields that users may set, in the order of the help.
         argument: The field that a command takes without an option's name; None if there is none.
+        second_argument: The field that it takes after that one in the same way; None if there is none.
         varied: Fields with several values, each of which is a record of its own: they are part of a place.
         unhashed: Fields that change no number.
     """
 
     options: ClassVar[tuple[str, ...]] = ()
     argument: ClassVar[str | None] = None
+    second_argument: ClassVar[str | None] = None
     varied: ClassVar[tuple[str, ...]] = ()
     unhashed: ClassVar[tuple[str, ...]] = ("question", "name", "description", "engine", "base", "artefacts")
 
@@ -440,9 +442,14 @@ class ModelSpec(Spec):
         return self
 
     @property
+    def second(self) -> ModelChoice | None:
+        """The model that each model is compared with; None unless the question is about two."""
+        return None
+
+    @property
     def chosen_models(self) -> tuple[ModelChoice, ...]:
         """The models that are loaded."""
-        return self.models
+        return self.models if self.second is None else (*self.models, self.second)
 
     def input_files(self) -> dict[str, str | None]:
         """Return the files that are read, by option."""
@@ -666,7 +673,7 @@ def _keys_of(question: str) -> tuple[str, ...]:
     from howsmooth.questions import find_question
 
     spec = find_question(question).spec
-    return (*COMMON, *spec.options, *((spec.argument,) if spec.argument else ()))
+    return (*COMMON, *spec.options, *(name for name in (spec.argument, spec.second_argument) if name))
 
 
 def _taken(question: str, changes: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Samples:
         token_ids: Token ids of each sample, (samples, n); None if there are none.
         features: Images or features of sounds, (samples, …); None if there are none. Without ids and features, the
             tokens are random (`NormalisedInputs`).
+        second: Of the model that this one is compared with, `load_arguments` and `identity`; None if there is none.
         special: Which tokens are special tokens, (samples, n).
         fields: Fields of the record that describe the sample, one dictionary per sample.
     """
@@ -48,6 +49,7 @@ class Samples:
     special: tuple[tuple[bool, ...], ...]
     fields: tuple[dict[str, Any], ...]
     features: Tensor | None = None
+    second: tuple[dict[str, Any], dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -98,10 +100,14 @@ class Work:
     """
 
     def __init__(
-        self, bundle: Bundle, model: Model | None = None, progress: Callable[[dict[str, Any]], None] | None = None
+        self,
+        bundle: Bundle,
+        model: Model | None = None,
+        progress: Callable[[dict[str, Any]], None] | None = None,
+        second: Model | None = None,
     ) -> None:
         """Take the bundle, its model, which a question about anything else does not need, and who is told of steps."""
-        self._progress = progress
+        self._progress, self._second = progress, second
         self.noted: list[str] = []  # what was said
         self.bundle, self._model = bundle, model
         self.spec: Any = bundle.spec
@@ -126,6 +132,17 @@ class Work:
         if self._model is None:
             raise InputError(f"expected a model for the question {self.bundle.question}, got none; name one")
         return self._model
+
+    @cached_property
+    def second(self) -> Work:
+        """The same places of the model that this one is compared with."""
+        from howsmooth.models.loading import cached_model
+
+        if self.samples.second is None:
+            raise InputError(f"expected a second model for the question {self.bundle.question}, got none; name one")
+        arguments, identity = self.samples.second
+        model = self._second or cached_model(arguments, identity, beside=self.samples.load_arguments)
+        return Work(self.bundle, model, self._progress)
 
     @property
     def samples(self) -> Samples:

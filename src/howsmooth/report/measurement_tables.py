@@ -13,6 +13,7 @@ from rich.text import Text
 from howsmooth.fits import POINT, growth_laws, laws_of_points
 from howsmooth.records import CURVE
 from howsmooth.records.columns import fields
+from howsmooth.report.ladder import ladder_tables
 from howsmooth.report.rows import (
     ACCEPTED_STATUSES,
     BoundRow,
@@ -218,7 +219,7 @@ def _law_columns(
 
 
 def bounds_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
-    """Return the tables of `howsmooth bound`: one for each map, and why other bounds do not apply."""
+    """Return the tables of `howsmooth bound`: one for each map, why other bounds do not apply, and the ladder."""
     parts: list[RenderableType] = []
     for model in dict.fromkeys(record["model"] for record in records):
         group = [record for record in records if record["model"] == model]
@@ -229,7 +230,7 @@ def bounds_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
         for reason, names in refusals(group).items():
             line = Text("Refused: ", style="yellow").append(reason, style="default")
             parts.append(line.append("\n  " + "; ".join(names), style="dim"))
-    return parts
+    return [*parts, *ladder_tables(records)]
 
 
 def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow], which: str) -> Table:
@@ -285,7 +286,7 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow],
         [*below, None, *rows[len(below) :]],  # None: the row of the measured constant
         group=lambda row: row is None or row.is_local,
         row_style=lambda row: "bold green" if row is None else "",
-        caption="\n".join([f"near the large-radius limit: {decided}".replace("%", " %"), *repeated]),
+        caption="\n".join(filter(None, [decided, *repeated])),
     )
 
 

@@ -273,12 +273,14 @@ def resolve_colour(colour: Colour, colours: Theme) -> Any:
 
 
 def set_limits(panel: Axes, x_axis: Axis, y_axis: Axis) -> None:
-    """Set the limits that axes declare."""
-    for axis, name in ((x_axis, "x"), (y_axis, "y")):
+    """Set the limits that axes declare, and those around a single value on a logarithmic axis."""
+    for axis, name in ((y_axis, "y"), (x_axis, "x")):
+        low, high = getattr(panel, f"{name}axis").get_data_interval()
         if axis.lower_limit is not None or axis.upper_limit is not None:
             getattr(panel, f"set_{name}lim")(axis.lower_limit, axis.upper_limit)
-    if x_axis.scale == "log" and len(x_axis.ticks) == 1:
-        panel.set_xlim(x_axis.ticks[0] / 2, x_axis.ticks[0] * 2)
+        elif axis.scale == "log" and low <= high <= low * (1 + 1e-9):  # markers and intervals differ by rounding
+            getattr(panel, f"set_autoscale{name}_on")(False)  # matplotlib's own limits would have no width
+            getattr(panel, f"set_{name}lim")(low / 2, high * 2)
 
 
 def _draw_message(panel: Axes, message: str, canvas: Canvas) -> None:
@@ -310,12 +312,13 @@ def _draw_series(
     style, gid = canvas.style, f"{canvas.gid}-{name}"
     line_only = series.has_samples and not is_detailed
     x, y = series.medians() if series.has_samples else (series.x, series.y)
+    linestyle = series.linestyle or ("solid" if line_only else "")  # many series have a line in place of markers
     width = (0.6 if line_only else series.linewidth) * style.line_scale
-    if series.linestyle and len(x) > (1 if series.show_markers else 0):
+    if linestyle and len(x) > (1 if series.show_markers else 0):
         panel.plot(
             x,
             y,
-            linestyle=LINESTYLES[series.linestyle],
+            linestyle=LINESTYLES[linestyle],
             color=colour,
             linewidth=width,
             drawstyle="steps-post" if series.steps else "default",
@@ -351,7 +354,7 @@ def _draw_series(
         panel.plot(
             [],
             [],
-            linestyle=LINESTYLES[series.linestyle or (series.law_linestyle if law else "")],
+            linestyle=LINESTYLES[linestyle or (series.law_linestyle if law else "")],
             color=colour,
             marker=marker if series.show_markers and not line_only else None,
             markersize=style.marker_size,

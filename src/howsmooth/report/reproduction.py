@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from howsmooth.report.figure import save_figure
 from howsmooth.report.rows import law_text, magnitude, model_name, number, short_verdict
 from howsmooth.report.table import Column, Table
 from howsmooth.report.web_page import render
-from howsmooth.studies.figures.panels import correlations_of, laws_of, panel_of, ratios_of, series_of
+from howsmooth.studies.figures.panels import PANEL_FIELDS, correlations_of, laws_of, panel_of, ratios_of, series_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,7 +50,7 @@ _STYLES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ),
     ("attention, scripts' input", "lipschitz"): (
         "as described, at the scripts' input",
-        {"colour": 3, "marker_index": 2, "law_linestyle": "solid"},
+        {"colour": 6, "marker_index": 6, "law_linestyle": "solid"},
     ),
     ("attention", "released"): (
         "released formula, described map",
@@ -60,7 +60,7 @@ _STYLES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
         "as released: formula and map",
         {"colour": 3, "marker_index": 2, "law_linestyle": "dotted", "hollow_markers": True},
     ),
-    ("scripts", "released-map"): (
+    ("attention, scripts' input", "released-map"): (
         "as released: formula, map and input",
         {"colour": 3, "marker_index": 2, "law_linestyle": "dotted", "hollow_markers": True},
     ),
@@ -154,14 +154,8 @@ def draw(panels: list[Panel], outcome: Outcome, *, theme: str = "light") -> Figu
     """Draw one picture."""
     layers = len({panel.key[2] for panel in panels})
     columns = 3 if outcome.figure.sheet == "figure" or not 1 < layers <= 4 else layers
-    picture = Picture(
-        [panel_chart(panel, outcome.figure.x, outcome.figure.y) for panel in panels],
-        columns=columns,
-        width=4.1,
-        height=4.4,
-        many_panels=True,
-        title=outcome.figure.title,
-    )
+    figure = outcome.figure
+    picture = _picture(panels, columns, figure.title, figure.x, figure.y)
     return draw_charts(picture, theme=theme)
 
 
@@ -275,6 +269,50 @@ def _radius_chart(panel: Panel) -> Chart:
         corner_text = f"rank correlation {overall:+.2f}" + (f"\nat equal n {equal:+.2f}" if equal is not None else "")
         corner_text = corner_text.replace("-", "−")
     return Chart(panel.title, Axis("mean radius"), Axis("Lip = ‖D$_X$f‖$_2$", "log"), series, corner_text=corner_text)
+
+
+def configuration_picture(records: Sequence[dict[str, Any]]) -> Picture | None:
+    """Return the picture of the question configuration: a panel for each layer or head; None for bounds alone."""
+    measured = [record for record in records if record["quantity"] != "bound"]
+    laws = laws_of(measured)
+    panels = [
+        Panel(key, group, laws=laws.get(key, {}))
+        for key, group in group_by(without_duplicate_series(measured), *PANEL_FIELDS).items()
+    ]
+    return _picture(panels, min(3, len(panels))) if panels else None
+
+
+def _picture(panels: list[Panel], columns: int, title: str = "", x: str = "n", y: str = "value") -> Picture:
+    charts = [panel_chart(panel, x, y) for panel in panels]
+    entries = max(len(chart.series) for chart in charts)
+    height = max(4.4, 3.0 + 0.4 * entries)  # of a panel with its legend below
+    return Picture(charts, columns=columns, width=4.1, height=height, many_panels=True, title=title)
+
+
+def configuration_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
+    """Return the table of the question configuration: values with their intervals, and bounds."""
+    columns = [
+        Column("layer", lambda record: record["layer"]),
+        Column("head", lambda record: record["head"]),
+        Column("n", lambda record: record["n"]),
+        Column("what", _series_label, "left"),
+        Column("value", lambda record: number(record["value"])),
+        Column(
+            "interval",
+            lambda record: (
+                f"[{number(record['lower'])}, {number(record['upper'])}]" if record.get("upper") is not None else ""
+            ),
+        ),
+        Column("status", lambda record: record["status"], "left"),
+    ]
+    label = f"{model_name(records[0]['model'])}: {records[0]['text']}"
+    return [Table(label, columns, records)]
+
+
+def _series_label(record: dict[str, Any]) -> str:
+    """Return what a record of the question configuration is, in words."""
+    known = _STYLES.get(series_of(record))
+    return title_of(record["map"]) if known is None else known[0]
 
 
 def index_markdown(made: list[tuple[Outcome, list[str]]]) -> str:

@@ -26,7 +26,15 @@ _READER_WORDS = {  # what a bound that does not apply says in Python, and in a t
     "the symmetric part: gamma(head, symmetric=True)": "the symmetric part",
     "a score_bias": "a score bias",
 }
-ACCEPTED_STATUSES = ("converged", "residual", "lower bound only", "as released", "above rounding")  # need no warning
+ACCEPTED_STATUSES = (
+    "converged",
+    "residual",
+    "lower bound only",
+    "as released",
+    "above rounding",
+    "bound",
+    "refused",
+)  # need no warning
 
 
 @dataclass(frozen=True)

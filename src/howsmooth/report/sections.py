@@ -24,6 +24,7 @@ from howsmooth.records.columns import column, fields, group_by, split, where
 from howsmooth.report.chart import Axis, Chart, Picture
 from howsmooth.report.charts import heat_maps, is_positive
 from howsmooth.report.embedding import coloured_tokens, embed_json, panel_html, typeset
+from howsmooth.report.ladder import ladder_tables
 from howsmooth.report.measurement_tables import Summary, measurements_table, study_tables, tightness_table
 from howsmooth.report.page_tables import directions_of, record_tables
 from howsmooth.report.rows import by_quantity, map_name, model_name, number, token
@@ -68,6 +69,8 @@ def by_question(records: Sequence[dict[str, Any]]) -> dict[str, Sequence[dict[st
 def sections_of(records: Sequence[dict[str, Any]]) -> list[Section]:
     """Return a section for each question that the records answer, and one of supplementary records."""
     sections = [_section(name, group) for name, group in by_question(records).items()]
+    if ladders := ladder_tables(records):
+        sections.append(Section("ladder", "How large is the constant, and how well is it known?", html_of(ladders)))
     if further := where(records, lambda kind: record_type(kind).is_supplementary, "kind"):
         sections.append(Section("further", "Further records", html_of(list(record_tables(further).values()))))
     return sections

@@ -98,6 +98,7 @@ class PlannedModel:
     inputs: tuple[Inputs, ...]
     solve_bytes: int
     depth: int
+    second: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     @property
     def num_maps(self) -> int:
@@ -136,6 +137,7 @@ class Plan:
         provenance: Versions and commit, for records.
         costs: One cost model for each planned model; empty if no times were measured.
         model: A model that is in memory already, used instead of loading it.
+        second: The same for the model that it is compared with.
     """
 
     spec: Any
@@ -143,6 +145,7 @@ class Plan:
     provenance: dict[str, Any] = field(default_factory=provenance)
     costs: tuple[Any, ...] = ()
     model: Model | None = None
+    second: Model | None = None
 
     @property
     def question(self) -> Question:
@@ -264,6 +267,7 @@ class Plan:
             "inputs": inputs.run_fields,
             "n": n,
             **spec.determining(),
+            **({} if planned.second is None else {"second": planned.second[1]}),
             "map": spec.map_name,
             "confidence": solver.confidence,
             "product_dtype": shared["product_dtype"],
@@ -303,6 +307,7 @@ class Plan:
                     for sample, chunk in chunks.items()
                 ),
                 features=inputs.features[list(samples)] if isinstance(inputs, FeatureInputs) else None,
+                second=planned.second,
             ),
             solver=solver,
             first=places[0].at if places else {},
@@ -403,7 +408,7 @@ def prepare(
         if log is not None:
             for note in notes:
                 log(f"note: {note}")
-        planned = plan_model(fitted, model_spec, model, corpora, arguments)
+        planned = plan_model(fitted, model_spec, model, corpora, arguments, second=_second_of(spec, arguments))
         planned_models.append(planned)
         if timed and spec.question == "measure":
             from howsmooth.studies.costs import CostModel
@@ -415,7 +420,9 @@ def prepare(
     return Plan(spec, tuple(planned_models), costs=tuple(costs))
 
 
-def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None, *, from_files: bool = False) -> Plan:
+def prepare_model(
+    spec: Spec, model: Model, corpus: Corpus | None = None, *, from_files: bool = False, second: Model | None = None
+) -> Plan:
     """Prepare a spec for a model that is in memory already.
 
     Args:
@@ -424,6 +431,7 @@ def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None, *, fro
         corpus: The text, instead of the spec's.
         from_files: Whether the model is as `howsmooth.load` read it, so that its files identify it. A model that may
             have been changed since has records that no other plan uses again.
+        second: The model that it is compared with, if that is in memory, too; by default the spec's.
 
     Returns:
         A plan that runs in this process.
@@ -440,8 +448,20 @@ def prepare_model(spec: Spec, model: Model, corpus: Corpus | None = None, *, fro
         raise InputError(f"expected a question about models, got {spec.question}; use prepare")
     corpora = () if spec.inputs != "text" else (corpus,) if corpus is not None else read_texts(spec)
     identity = model_identity(model, from_files=from_files)
-    planned = plan_model(spec, spec.models[0], model, corpora, {"name": model.name}, identity)
-    return Plan(spec, (planned,), model=model)
+    if second is None:
+        other = _second_of(spec, load_arguments(spec, spec.models[0]))
+    else:
+        other = {"name": second.name}, model_identity(second, from_files=False)
+    planned = plan_model(spec, spec.models[0], model, corpora, {"name": model.name}, identity, other)
+    return Plan(spec, (planned,), model=model, second=second)
+
+
+def _second_of(spec: Any, first: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the load arguments and the identity of the model that a first one is compared with."""
+    if spec.second is None:
+        return None
+    arguments = load_arguments(spec, spec.second)
+    return arguments, model_identity(cached_model(arguments, beside=first))
 
 
 def plan_model(
@@ -451,6 +471,7 @@ def plan_model(
     corpora: tuple[Corpus, ...],
     arguments: dict[str, Any],
     identity: dict[str, Any] | None = None,
+    second: tuple[dict[str, Any], dict[str, Any]] | None = None,
 ) -> PlannedModel:
     """Resolve a spec against one model and its texts, so that errors are found before anything is computed."""
     layers, heads = chosen_layers(model, spec, model_spec.layers), chosen_heads(model, spec)
@@ -476,6 +497,7 @@ def plan_model(
         inputs=inputs,
         solve_bytes=solve_bytes,
         depth=question.deepest(model, inputs[0].chunk(min(spec.lengths), 0)) if question.deepest else model.layers,
+        second=second,
     )
 
 

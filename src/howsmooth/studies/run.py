@@ -92,7 +92,7 @@ def records_of(
         yield from (known[task] for task in plan.tasks() if task in known)
     done = set() if again else {task for task, record in known.items() if record.get("failure") is None}
     for bundle in plan.bundles(lambda tasks: done & set(tasks)):
-        for record in records_of_bundle(bundle, progress, plan.model):
+        for record in records_of_bundle(bundle, progress, plan.model, plan.second):
             if record["task"] not in known:
                 yield record
 
@@ -167,7 +167,7 @@ def _run_remaining(plan: Plan, store: Store, state: Progress, progress: Callable
             seconds_by_task.update(dict.fromkeys(tasks, bundle.seconds / len(tasks)))
             yield bundle
 
-    work = run_bundle if plan.model is None else partial(run_bundle, model=plan.model)
+    work = run_bundle if plan.model is None else partial(run_bundle, model=plan.model, second=plan.second)
     engine = select_engine(plan)(submitted(), work)
     try:
         for results in engine:

@@ -30,7 +30,7 @@ class TaskResult(NamedTuple):
     error: str | None = None
 
 
-def run_bundle(bundle: Bundle, model: Model | None = None) -> Iterator[list[TaskResult]]:
+def run_bundle(bundle: Bundle, model: Model | None = None, second: Model | None = None) -> Iterator[list[TaskResult]]:
     """Compute the places of a bundle and yield the results of one call of `answer` after another.
 
     An exception becomes the error message of the place at which it was raised; the other places are still computed.
@@ -38,9 +38,10 @@ def run_bundle(bundle: Bundle, model: Model | None = None) -> Iterator[list[Task
     Args:
         bundle: The places.
         model: Used instead of loading the model that the bundle names.
+        second: Used instead of loading the model that it is compared with.
     """
     together = find_question(bundle.question).batches is not None
-    for places, results in _calls(bundle, None, model):
+    for places, results in _calls(bundle, None, model, second):
         found: list[TaskResult] = []
         try:
             for place, record in results:
@@ -57,14 +58,14 @@ def run_bundle(bundle: Bundle, model: Model | None = None) -> Iterator[list[Task
 
 
 def records_of_bundle(
-    bundle: Bundle, progress: ProgressCallback | None = None, model: Model | None = None
+    bundle: Bundle, progress: ProgressCallback | None = None, model: Model | None = None, second: Model | None = None
 ) -> Iterator[dict[str, Any]]:
     """Compute the places of a bundle and yield their records; the first error is raised.
 
     Raises:
         InputError: A place has no answer, or memory does not suffice.
     """
-    for _, results in _calls(bundle, progress, model):
+    for _, results in _calls(bundle, progress, model, second):
         try:
             for _, record in results:
                 yield record
@@ -75,13 +76,13 @@ def records_of_bundle(
 
 
 def _calls(
-    bundle: Bundle, progress: ProgressCallback | None, model: Model | None
+    bundle: Bundle, progress: ProgressCallback | None, model: Model | None, second: Model | None
 ) -> Iterator[tuple[list[Place], Iterator[tuple[Place, dict[str, Any]]]]]:
     """Yield the places of each call of `answer`, with an iterator over their records."""
     question = find_question(bundle.question)
     if model is None and bundle.samples is not None:
         model = cached_model(bundle.samples.load_arguments, bundle.samples.identity)
-    work = Work(bundle, model, progress)
+    work = Work(bundle, model, progress, second)
     for places in _batches(question, work):
         if progress is not None:
             progress({**({} if bundle.samples is None else {"n": work.n}), **places[0].at})

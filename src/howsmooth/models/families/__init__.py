@@ -1,4 +1,4 @@
-"""Adapters: one small module per family for which a formula is faster, or the attention registry is not used.
+"""Adapters: one small module per family for which a formula is faster.
 
 An adapter has
 
@@ -17,14 +17,9 @@ and, unless it is the generic one,
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from transformers import MODEL_MAPPING, PreTrainedModel
-
-from howsmooth.errors import InputError
 from howsmooth.models.families import bert, bloom, falcon, generic, gpt2, llama, mpnet
 
 FAMILIES: dict[str, ModuleType] = {
@@ -37,31 +32,6 @@ FAMILIES: dict[str, ModuleType] = {
 }
 
 
-def family_of(config: Any, name: str) -> ModuleType:
-    """Return the adapter for a transformers config, the generic one if the family has none.
-
-    Raises:
-        InputError: The attention of the family cannot be observed.
-    """
-    kind = getattr(config, "model_type", "")
-    if kind in FAMILIES:
-        return FAMILIES[kind]
-    network = MODEL_MAPPING.get(type(config), None)
-    if isinstance(network, type) and not config.sub_configs:  # can be checked before any weight is read
-        _refuse_without_registry([network.__module__], kind, name)
-    return generic
-
-
-def check_registry(network: PreTrainedModel, adapter: ModuleType, name: str) -> None:
-    """Raise InputError for a network in which no module uses transformers' attention registry, such as Mamba."""
-    if adapter is generic:
-        _refuse_without_registry({type(m).__module__ for m in network.modules()}, network.config.model_type, name)
-
-
-def _refuse_without_registry(files: Iterable[str], kind: str, name: str) -> None:
-    if not any(hasattr(sys.modules.get(file), "ALL_ATTENTION_FUNCTIONS") for file in files):
-        raise InputError(
-            f"model {name!r}: expected softmax attention behind transformers' attention registry, or one of the "
-            f"families with an adapter ({', '.join(FAMILIES)}), got {kind!r}, whose attention, if it has any, cannot "
-            "be reached; choose another model (howsmooth models), or build howsmooth.SelfAttention from its weights"
-        )
+def family_of(config: Any) -> ModuleType:
+    """Return the adapter for a transformers config, the generic one if the family has none."""
+    return FAMILIES.get(getattr(config, "model_type", ""), generic)

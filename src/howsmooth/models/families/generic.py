@@ -1,4 +1,7 @@
-"""All other families: the map is the model's own module, with `attend` through transformers' attention registry."""
+"""All other families: the map is the model's own module.
+
+Attention is computed by `attend` where the module uses transformers' attention registry, else by the module's own code.
+"""
 
 from __future__ import annotations
 

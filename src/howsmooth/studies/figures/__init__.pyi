@@ -1,6 +1,5 @@
 from howsmooth.studies.figures.definition import (
     Figure as Figure,
-    Options as Options,
     figure_names as figure_names,
     read_figure as read_figure,
 )
