@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from howsmooth.records.columns import where
 from howsmooth.report.rows import bound_title, magnitude, model_name, number, ratio_text, special_tokens_text
 from howsmooth.report.table import Column, Table
 
@@ -58,7 +59,7 @@ def ladder_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     Args:
         records: Records in any mixture, as `howsmooth.read` returns them.
     """
-    chosen = [record for record in records if record["kind"] in KINDS]
+    chosen = where(records, lambda kind: kind in KINDS, "kind")
     models = dict.fromkeys((record["model"], record.get("special_tokens")) for record in chosen)
     tables = []
     for model in models:

@@ -276,7 +276,7 @@ def configuration_picture(records: Sequence[dict[str, Any]]) -> Picture | None:
     measured = [record for record in records if record["quantity"] != "bound"]
     laws = laws_of(measured)
     panels = [
-        Panel(key, group, laws=laws.get(key, {}))
+        Panel(key, list(group), laws=laws.get(key, {}))
         for key, group in group_by(without_duplicate_series(measured), *PANEL_FIELDS).items()
     ]
     return _picture(panels, min(3, len(panels))) if panels else None
