@@ -23,6 +23,8 @@ Key = TypeVar("Key", bound=Hashable)
 class Constant(Sequence[Any]):
     """One cell that all records of a chunk have."""
 
+    __slots__ = ("_count", "cell")
+
     def __init__(self, cell: Any, count: int) -> None:
         """Take the cell, and how many records have it."""
         self.cell, self._count = cell, count

@@ -185,8 +185,8 @@ def samples_series(
     )
 
 
-def _point_text(sample: int | None, status: str | None) -> str:
-    return ", ".join([*([] if sample is None else [f"sample {sample}"]), *([] if status is None else [status])])
+def _point_text(sample: Any, status: Any) -> str:
+    return ", ".join([*([] if sample is None else [f"sample {sample}"]), *([] if status is None else [str(status)])])
 
 
 def is_positive(value: float | None) -> bool:

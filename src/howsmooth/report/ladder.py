@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from howsmooth.records.columns import where
-from howsmooth.report.rows import bound_title, magnitude, model_name, number, ratio_text, special_tokens_text
+from howsmooth.report.rows import (
+    bound_title,
+    magnitude,
+    model_name,
+    none_first,
+    number,
+    ratio_text,
+    special_tokens_text,
+)
 from howsmooth.report.table import Column, Table
 
 KINDS = ("bound", "ball", "worst case")
@@ -127,7 +135,7 @@ def _between(numbers: Sequence[str]) -> str:
 
 def _maps(records: Sequence[dict[str, Any]]) -> list[tuple[int, int | None, int]]:
     keys = dict.fromkeys((record["layer"], record["head"], record["n"]) for record in records)
-    return sorted(keys, key=lambda key: (key[0], -1 if key[1] is None else key[1], key[2]))
+    return sorted(keys, key=none_first)
 
 
 def _rungs(key: tuple[int, int | None, int], records: Sequence[dict[str, Any]]) -> Iterator[Rung]:
