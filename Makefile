@@ -44,6 +44,9 @@ endif
 demo: $(VENV)/.ready-demo
 	$(BIN)/python -m howsmooth demo --out $(DEMO)
 
+# Compiled once, not in every process that a test starts, whatever the shell says.
+test test-all coverage unit: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(VENV)/.ready-test browser
 	$(PYTEST) -m "not slow" --durations=25 $(TESTS)
 

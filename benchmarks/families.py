@@ -2,9 +2,9 @@
 
     python benchmarks/families.py benchmarks/results/families.json [model_type ...]
 
-Each network runs in a process of its own, with a limit of time and of memory. For the maps "attention", "layer" and
-"model" the record says how the map is served ("formula", "attend", "autodiff"), or why it is refused. A served map is
-compared with the network's own eager code: its value, and a product with J and with Jᵀ by finite differences.
+Each network runs in float64 in a process of its own, with a limit of time and of memory. For the maps "attention",
+"layer" and "model" the record says how the map is served ("formula", "attend", "autodiff"), or why it is refused. A
+served map of a layer is compared with the network's own eager code: its value, and a product with Jᵀ by backward.
 Configurations are the defaults of each family with all sizes made small; families whose defaults cannot be made small
 in this way are counted as not built, which says nothing about howsmooth.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import json
 import os
 import re
@@ -31,16 +32,19 @@ from transformers.utils import logging
 
 from howsmooth import InputError, SelfAttention, load
 from howsmooth.lipschitz.local import jacobian
+from howsmooth.models.calls import first_tensor
 from howsmooth.models.network import quiet_transformers
 
-SECONDS, GIBIBYTES = 60, 12
+SECONDS, GIBIBYTES = 150, 12
 KINDS = ("attention", "layer", "model")
 # (pattern of the name of a size, its small value); the first that matches.
 SIZES = (
     (r"^(max|min|num|n)?_?(text_)?(position_embeddings|positions|ctx)$|max_.*position|max_seq|block_size$", 64),
-    (r"vocab_size", 99),
+    (r"vocab_size|n_words", 99),
+    (r"feat_extract|conv_", 10**9),
     (r"(num_)?(key_value|kv)_heads|num_key_value|n_kv|n_groups?$|num_groups$", 2),
-    (r"num_experts_per|top_k$|moe_topk|topk_group", 2),
+    (r"n_group$|num_group$|num_expert_group|topk_group", 1),
+    (r"num_experts_per|top_k$|moe_topk|moe_k$", 2),
     (r"(num|n)_.*experts|num_local_experts|moe_num_experts", 4),
     (r"shared_experts", 1),
     (r"heads?$", 4),
@@ -59,10 +63,17 @@ SIZES = (
 )
 # Lists with one number for each stage.
 STAGES = (
+    (r"conv_", []),
+    (r"mrope_section", [2, 1, 1]),
     (r"heads$", [1, 2, 4, 8]),
     (r"depths$|_depth$|layers$", [2, 2, 1, 1, 1]),
     (r"hidden_sizes|dims?$|sizes$|widths$", [16, 32, 64, 128, 128]),
 )
+# Fields that a config derives from others.
+DERIVED = {
+    *("layer_types", "mlp_layer_types", "per_layer_config", "stage_names", "out_features", "out_indices"),
+    *("_out_features", "_out_indices", "no_rope_layers", "attention_layers"),
+}
 # What the defaults of a family need beyond small sizes.
 CHANGES: dict[str, dict[str, Any]] = {
     "gpt_neo": dict(attention_types=[[["global", "local"], 1]], window_size=4),
@@ -73,7 +84,12 @@ CHANGES: dict[str, dict[str, Any]] = {
     "mamba2": dict(num_heads=8, head_dim=8, n_groups=1),
     "jamba": dict(attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=0),
     "qwen3_next": dict(linear_num_value_heads=4, linear_num_key_heads=2),
-    "longformer": dict(attention_window=[4, 4]),
+    "longformer": dict(attention_window=[10, 10]),
+    "swin": dict(patch_size=2, window_size=4),
+    "donut-swin": dict(patch_size=2, window_size=4),
+    "maskformer-swin": dict(patch_size=2, window_size=4),
+    "swinv2": dict(patch_size=2, window_size=4),
+    "reformer": dict(axial_pos_embds=False, attn_layers=["local", "lsh"], num_hidden_layers=2),
     "deberta": dict(relative_attention=True, pos_att_type=["p2c", "c2p"]),
     "deberta-v2": dict(relative_attention=True, pos_att_type=["p2c", "c2p"], share_att_key=True, position_buckets=4),
     "lfm2": dict(layer_types=["conv", "full_attention"]),
@@ -83,9 +99,11 @@ CHANGES: dict[str, dict[str, Any]] = {
 def shrink(value: Any, key: str = "") -> Any:
     """Return a configuration, as a dictionary, with all sizes made small."""
     if isinstance(value, dict):
-        return {k: shrink(v, k) for k, v in value.items() if k not in ("layer_types", "mlp_layer_types")}
+        return {k: shrink(v, k) for k, v in value.items() if k not in DERIVED}
+    if value is None:
+        return {"head_dim": 8, "num_key_value_heads": 2}.get(key)
     if isinstance(value, list) and value and all(type(item) is int for item in value):
-        return next((small[: len(value)] for pattern, small in STAGES if re.search(pattern, key)), value)
+        return next((small[: len(value)] or value for pattern, small in STAGES if re.search(pattern, key)), value)
     if isinstance(value, bool) or not isinstance(value, int):
         return value
     if re.search(r"token_id$|_token_index$|_id$", key):
@@ -104,11 +122,15 @@ def build(kind: str) -> Any:
         "linear|mamba|recurrent|interval|layer_period", " ".join(small)
     ):
         small["num_hidden_layers"] = 4  # a hybrid: its period is four layers at most
+    if "kv_lora_rank" in small:  # latent attention has a key for each head
+        small["num_key_value_heads"] = small["num_attention_heads"]
     for key in ("full_attention_interval", "full_attn_idxs"):
         if key in small:
             small[key] = 4 if key.endswith("interval") else None
     config = config_class.from_dict(small)
     for part in (config, *(getattr(config, key, None) for key in config.sub_configs)):
+        if isinstance(rope := getattr(part, "rope_parameters", None), dict):
+            rope.setdefault("mrope_section", [2, 1, 1])  # families whose default is for wider heads
         for name in ("dtype", "torch_dtype"):
             with contextlib.suppress(Exception):
                 setattr(part, name, torch.float32)
@@ -122,7 +144,7 @@ def build(kind: str) -> Any:
         for parameter in network.parameters():
             if parameter.is_floating_point():
                 parameter += 0.1 * torch.randn(parameter.shape, generator=generator).to(parameter)
-    return network.float().eval()
+    return network.double().eval()
 
 
 def given_to(model: Any) -> Any:
@@ -132,11 +154,47 @@ def given_to(model: Any) -> Any:
     return model._placeholder_input(None)
 
 
+def gap_to_eager(network: Any, model: Any, given: Any, at: Any, ours: torch.Tensor, u: torch.Tensor) -> float:
+    """Return the relative error of a map's value and of Jᵀu against the network's own eager code."""
+    names = {id(module): name for name, module in model.instrumented.named_modules()}
+    site = model._sites(model._inputs(given), [at.layer])[at.layer]
+    call = site.layer if at.map == "layer" else site.attention
+    end = call.module if at.map == "layer" else site.projection
+    own = copy.deepcopy(model.network)
+    with contextlib.suppress(Exception):
+        own.set_attn_implementation("eager")
+    with contextlib.suppress(Exception):
+        own.set_experts_implementation("eager")
+    own.config.use_cache = False
+    x, seen = at.x.clone().requires_grad_(), {}
+
+    def enter(_module: Any, args: Any, kwargs: Any) -> Any:
+        if "entered" in seen:
+            return None
+        seen["entered"] = old = args[0] if args else kwargs["hidden_states"]
+        new = x.view_as(old)
+        same = lambda value: new if value is old else value  # noqa: E731
+        return tuple(map(same, args)), {key: same(value) for key, value in kwargs.items()}
+
+    def leave(_module: Any, _args: Any, output: Any) -> None:
+        seen.setdefault("y", first_tensor(output, _module) if "entered" in seen else None)
+
+    with quiet_transformers(), torch.no_grad():
+        own(**model._inputs(given))  # BigBird replaces modules when it sees a short text
+    own.get_submodule(names[id(call.module)]).register_forward_pre_hook(enter, with_kwargs=True)
+    own.get_submodule(names[id(end)]).register_forward_hook(leave)
+    with quiet_transformers(), torch.enable_grad():
+        own(**model._inputs(given))
+    (theirs,) = torch.autograd.grad(seen["y"], x, u.view_as(seen["y"]))
+    value, gap = at().reshape(-1), theirs.reshape(-1) - ours
+    return max(float((value - seen["y"].detach().reshape(-1)).norm() / value.norm()), float(gap.norm() / ours.norm()))
+
+
 def served(at: Any) -> str:
     """Return how a map is served."""
     if isinstance(at.f, SelfAttention):
         return "formula"
-    return "attend" if at.kind == "attention" and getattr(at.f, "attends", True) else "autodiff"
+    return "attend" if at.map == "attention" and getattr(at.f, "attends", True) else "autodiff"
 
 
 def observe(kind: str) -> dict[str, Any]:
@@ -162,19 +220,24 @@ def observe(kind: str) -> dict[str, Any]:
         record["maps"][where] = found = {}
         try:
             model = load(network, part=part)
+            model._available_maps = lambda *_: []  # they are observed below
             given = given_to(model)
         except BaseException as error:
             found["load"] = f"refused: {_message(error)}"
             continue
-        layers = range(model.layers)
+        layers = range(min(model.layers, 4))
         for name in KINDS:
             for layer in [None] if name == "model" else layers:
                 try:
                     at = model.map_at(given, layer, name)
                     J = jacobian(at.f, at.x)
-                    v = torch.randn(J.shape[1], generator=torch.Generator().manual_seed(3))
+                    generator = torch.Generator().manual_seed(3)
+                    v, u = (torch.randn(size, generator=generator).double() for size in J.shape[::-1])
                     assert torch.isfinite(J.matvec(v)).all()
                     verdict = served(at)
+                    if layer is not None:
+                        gap = gap_to_eager(network, model, given, at, J.rmatvec(u), u)
+                        verdict += f" {gap:.0e}" if gap < 1e-4 else f" DIFFERS {gap:.1e}"
                 except InputError as error:
                     verdict = f"refused: {_message(error)}"
                 except BaseException as error:

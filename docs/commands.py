@@ -348,10 +348,10 @@ def page(key: str) -> str:
 OVERVIEW = """\
 # Commands
 
-What does each command print? These pages have an example of each, without times and progress. `howsmooth COMMAND
---help` lists its options, [Notation](../notation.md#options) those of all commands.
+What does each command print? These pages have an example of each, without times and progress. `howsmooth --help` says
+what each is for, `howsmooth COMMAND --help` lists its options, [Notation](../notation.md#options) those of all.
 
-| command | |
+| page | commands |
 |---|---|
 {rows}
 
@@ -364,7 +364,9 @@ success, 2 for bad input (with one line that explains it), 1 if a task of a stud
 ## Threads
 
 `--threads` is the number of threads of each process: one up to n = 256 and the number of cores for longer inputs,
-unless `OMP_NUM_THREADS` is set; a study runs one process per core with one thread each.
+unless `OMP_NUM_THREADS` is set; a study runs one process per core with one thread each. In Python,
+`howsmooth.measure`, `ask` and `local_lipschitz` compute up to 256 tokens with one thread and then restore the number,
+unless it was chosen by `OMP_NUM_THREADS` or `torch.set_num_threads`, or several threads call them at once.
 
 ## Completion
 
@@ -380,16 +382,17 @@ Tab completes commands, options, names, values and paths, with one of these line
 
 
 def overview() -> str:
-    """Return the page with the table of all commands, each with a link to its example."""
+    """Return the page with all commands, each with a link to its example."""
     found = dict(commands())
     page_of = {
         command_of(example.line, list(found)): key for key, (_, examples) in PAGE_OF.items() for example in examples
     }
     links = {name: f"{page_of[name]}.md#howsmooth-{name.replace(' ', '-')}" for name in found}
+    pages = {key: [name for name in found if page_of[name] == key] for key in dict.fromkeys(map(page_of.get, found))}
     return OVERVIEW.format(
         rows="\n".join(
-            f"| [`howsmooth {name}`]({links[name]}) | {command.get_short_help_str(120)} |"
-            for name, command in found.items()
+            f"| {PAGE_OF[key][0]} | {', '.join(f'[`{name}`]({links[name]})' for name in names)} |"
+            for key, names in pages.items()
         )
     )
 

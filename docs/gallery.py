@@ -53,14 +53,14 @@ GALLERY = (
         "growth-paper.png",
         "The same for a paper",
         "measure minilm --layers 0,2,5 --lengths 32..512*2 --samples 2 --style paper --plot growth-paper.png",
-        "One column of 3.3 inches with fonts of 7 points. With `.pdf`, fonts are embedded as TrueType.",
+        "One column; with `.pdf` for LaTeX.",
         "report.md",
     ),
     Picture(
         "growth-slides.png",
         "The same for slides",
         "measure minilm --layers 0,2,5 --lengths 32..512*2 --samples 2 --style slides --plot growth-slides.png",
-        "16:9, with text and lines that can be read from the back of a room.",
+        "16:9, with large text and thick lines.",
         "report.md",
     ),
     Picture(

@@ -66,10 +66,10 @@ def test_plot(howsmooth, tiny, text_file, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["", "--json -"])
-def test_stdout(start, tiny, text_file, tmp_path, option):
+def test_stdout(start, tmp_path, option):
     """In its own process, because Python flushes stdout again at exit."""
-    plot = tmp_path / "growth.png"
-    line = f"measure {tiny} --text {text_file} --lengths 8 --samples 1 --plot {plot} {option}"
+    plot = tmp_path / "regimes.png"
+    line = f"meanfield regimes --gamma-r2 0.5 --to 4 --plot {plot} {option}"
     with open(FULL, "w") as full:
         process = start(line, stdout=full)
     _, err = process.communicate()

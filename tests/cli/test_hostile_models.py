@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import subprocess
@@ -33,23 +34,20 @@ def gguf_with_code(tmp_path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("by_study", [False, True])
-def test_the_neighbours_of_a_gguf_file_are_not_read(gguf_with_code, by_study, start, tmp_path):
+def test_the_neighbours_of_a_gguf_file_are_not_read(gguf_with_code, by_study, howsmooth, tmp_path, monkeypatch):
     file, marker = gguf_with_code
     line = f"measure {file} --inputs ids --lengths 4,8 --samples 1 --layers 0"
     if by_study:
         study = {"name": "hostile", "models": [str(file)], "inputs": "ids", "lengths": [4, 8], "layers": [0]}
-        (tmp_path / "s.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in study.items()))
+        keys = "".join(f"{key} = {json.dumps(value)}\n" for key, value in study.items())
+        (tmp_path / "s.toml").write_text(f"{keys}[engine]\nworkers = 0\n")
         line = f"study run {tmp_path / 's.toml'} --store {tmp_path / 's.sqlite'}"
-    environment = {
-        **ENVIRONMENT,
-        "HOWSMOOTH_CACHE": str(tmp_path / "cache"),
-        "HF_MODULES_CACHE": str(tmp_path / "modules"),
-    }
-    process = start(line, stdin=-1, env=environment)
-    out, err = process.communicate(YES)
+    monkeypatch.setenv("HOWSMOOTH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(YES.encode())))
+    done = howsmooth(line)
     assert not marker.exists()
-    assert process.returncode == 0 and "howsmooth:" not in err, err  # the file itself is sound
-    assert "custom code" not in out + err and "[y/N]" not in out + err
+    assert done.code == 0 and "howsmooth:" not in done.err, done.err  # the file itself is sound
+    assert "custom code" not in done.out + done.err and "[y/N]" not in done.out + done.err
     assert not list((tmp_path / "cache").rglob("*.py"))  # the cache does not keep the code for a later load
 
 

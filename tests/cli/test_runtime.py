@@ -127,6 +127,11 @@ def test_something_is_said_before_torch_is_imported(line, shown, tiny, text_file
     assert not {"torch", "transformers"} & modules
 
 
+def test_a_question_about_no_model_imports_no_transformers():
+    done, modules, _ = run("meanfield regimes --gamma-r2 0.5 --to 4", AT_EXIT)
+    assert done.returncode == 0 and "transformers" not in modules
+
+
 def test_a_report_names_its_files_before_torch_is_imported(howsmooth, tiny, text_file, tmp_path):
     records = tmp_path / "records.jsonl"
     assert howsmooth(f"measure {tiny} --text {text_file} --lengths 8 --layers 0 --samples 1 --json {records}").code == 0

@@ -12,6 +12,8 @@ import pytest
 from tests.cli.conftest import ENVIRONMENT
 from tests.tiers import rest_is_slow
 
+REGIMES = ("meanfield", "regimes", "--gamma-r2", "0.5", "--to", "4")
+
 
 def run(*arguments: str, closed: tuple[int, ...] = (), **environment: str) -> subprocess.CompletedProcess:
     """Run the command with some of its descriptors closed."""
@@ -32,7 +34,7 @@ def test_stdout_that_is_closed_discards_the_output(line):
 def test_records_are_written_without_stdout(tmp_path):
     """The file is not opened as descriptor 1, to which libraries print."""
     path = tmp_path / "r.jsonl"
-    done = run("meanfield", "regimes", "--json", str(path), closed=(0, 1, 2))
+    done = run(*REGIMES, "--json", str(path), closed=(0, 1, 2))
     assert done.returncode == 0 and all(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
 
 
@@ -57,7 +59,7 @@ def test_help_in_an_encoding_without_greek_letters(line, encoding):
 
 @pytest.mark.parametrize("encoding", rest_is_slow(["ascii", "cp1252", "ascii:surrogateescape"]))
 def test_a_table_in_an_encoding_without_our_characters(encoding):
-    done = run("meanfield", "regimes", PYTHONIOENCODING=encoding)
+    done = run(*REGIMES, PYTHONIOENCODING=encoding)
     assert done.returncode == 0 and b"Traceback" not in done.stderr and b"PYTHONIOENCODING" not in done.stderr
     assert done.stdout.decode(encoding.partition(":")[0]).count("\n") > 5
 
@@ -67,7 +69,7 @@ def test_the_error_handler_of_the_user_stays():
     assert done.returncode == 0 and b"\\u" not in done.stdout and b"?" in done.stdout
 
 
-@pytest.mark.parametrize("option", ["--json", "--csv"])
+@pytest.mark.parametrize("option", rest_is_slow(["--json", "--csv"]))
 def test_records_on_stdout_are_utf8_in_any_encoding(option, tmp_path, bare):
     """As files of records are; also the name of the model, which is not ASCII."""
     folder = tmp_path / "modèle"

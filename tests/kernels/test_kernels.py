@@ -13,7 +13,7 @@ from howsmooth.attention.pattern import Pattern
 from howsmooth.kernels import launch, tiles
 from howsmooth.kernels.tiles import Tiles
 from tests.kernels.cases import DEVICE, LAYOUTS, PATTERNS, TOLERANCE, assert_near, problem, second_truth, truth
-from tests.tiers import rest_is_slow
+from tests.tiers import other_pairs_are_slow, rest_is_slow
 from tests.tolerances import at_most
 
 HALVES = [
@@ -64,28 +64,30 @@ def check(layout, pattern, dtype=torch.float32, padded=False, tangents=None, **m
             assert_near(actual, expected, 2 * TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize(("layout", "padded"), [*((x, False) for x in LAYOUTS), (LAYOUTS[1], True)], ids=str)
-@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
-def test_value_derivative_and_transpose(pattern, layout, padded):
-    check(layout, pattern, padded=padded)
+@pytest.mark.parametrize(
+    ("pattern", "layout"), other_pairs_are_slow(PATTERNS, [*((x, False) for x in LAYOUTS), (LAYOUTS[1], True)])
+)
+def test_value_derivative_and_transpose(pattern, layout):
+    check(layout[0], PATTERNS[pattern], padded=layout[1])
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
-    "pattern",
-    [
-        {},
-        dict(causal=True),
-        dict(window=20),
-        dict(causal=True, window=40),
-        dict(causal=True, window=33, offset=5),
-        dict(window=25, offset=-9),
-        dict(causal=True, offset=-20),
-        dict(causal=True, offset=16),
-    ],
-    ids=str,
+    ("pattern", "lengths"),
+    other_pairs_are_slow(
+        [
+            {},
+            dict(causal=True),
+            dict(window=20),
+            dict(causal=True, window=40),
+            dict(causal=True, window=33, offset=5),
+            dict(window=25, offset=-9),
+            dict(causal=True, offset=-20),
+            dict(causal=True, offset=16),
+        ],
+        [(64, 96), (101, 101)],
+    ),
 )
-@pytest.mark.parametrize("lengths", [(101, 101), (64, 96)], ids=str)
 def test_head_interior_and_tail_of_the_key_loops(pattern, lengths):
     check((1, 2, 1, *lengths, 16, 16), pattern)
 

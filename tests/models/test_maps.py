@@ -13,17 +13,24 @@ from tests.oracles.eager import dense, eager, lifted, stretch
 from tests.tolerances import assert_close, at_most
 
 from .test_zoo import KINDS, LAYER, oracle
-from .zoo import ZOO, inputs
+from .zoo import FIRST, ZOO, inputs
 
 # Paths in the layer: the module whose input is that of the MLP, and the one whose output is its output.
 MLP = {
     **dict.fromkeys(("bert", "roberta", "mpnet"), ("intermediate", "output.dense")),
+    **dict.fromkeys(("deberta", "deberta_v2", "longformer"), ("intermediate", "output.dense")),
+    "mpt": ("ffn.up_proj", "ffn.down_proj"),
     **dict.fromkeys(("whisper_encoder", "whisper_decoder"), ("fc1", "fc2")),
     "distilbert": ("ffn", "ffn"),
     "albert": ("ffn", "ffn_output"),
     "bloom": ("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+    **dict.fromkeys(("jamba", "falcon_h1", "lfm2"), ("feed_forward", "feed_forward")),
     "t5": ("layer.1.DenseReluDense", "layer.1.DenseReluDense"),
 }
+
+# Without an MLP, or with one that mixes tokens (RWKV), or whose output is not the last sum.
+NO_MLP = ("mamba", "mamba2", "rwkv", "mobilebert")
+QUICK = (*FIRST, "gptj", "swin", "mamba", "rwkv")
 
 
 def assert_same(at, f, x) -> None:
@@ -36,18 +43,23 @@ def assert_same(at, f, x) -> None:
         assert_close(product(v), side @ v, 1e-10)
 
 
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in ZOO])
 def test_norm_mlp_and_mixer(name):
     family, network = ZOO[name], ZOO[name].network()
     shared = name == "albert"
     call, layer = (LAYER, 0) if shared else (0, LAYER)
     with lifted():
         model, own = load(network, part=family.part), eager(network)
-        assert_same(model.map_at(inputs(name), LAYER, "mixer"), *oracle(name, eager(network), "attention"))
-        norm = family.norm
-        place, path = (layer, norm) if isinstance(norm, str) else (0 if shared else LAYER - 1, norm[1])
-        module = own.get_submodule(f"{family.layers}.{place}.{path}")
-        assert_same(model.map_at(inputs(name), LAYER, "norm"), module, oracle(name, own, "normed")[1])
+        if family.attention:
+            assert_same(model.map_at(inputs(name), LAYER, "mixer"), *oracle(name, eager(network), "attention"))
+        if (norm := family.norm) is not None:
+            place, path = (layer, norm) if isinstance(norm, str) else (0 if shared else LAYER - 1, norm[1])
+            module = own.get_submodule(f"{family.layers}.{place}.{path}")
+            assert_same(model.map_at(inputs(name), LAYER, "norm"), module, oracle(name, own, "normed")[1])
+        if name in NO_MLP:
+            with pytest.raises(InputError, match="mlp: expected modules whose output is added"):
+                model.map_at(inputs(name), LAYER, "mlp")
+            return
         at = model.map_at(inputs(name), LAYER, "mlp")
         prefix = {"vision": "vision_model", "text": "text_model", "encoder": "encoder"}.get(family.part, "")
         base = f"{family.layers}.{layer}".removeprefix(prefix).removeprefix(".")

@@ -251,7 +251,9 @@ def test_several_streams_and_shared_keys_are_refused():
     )
     given = given_to(model.network)
     for layer, kind in ((1, "layer"), (1, "block"), (None, "model")):
-        with pytest.raises(InputError, match=rf"{kind}: .* \(1, n, d\) to enter layer {layer or 0} .*the attention"):
+        with pytest.raises(
+            InputError, match=rf"{kind}: .* \(1, n, d\) to enter layer {layer or 0} .*has the maps attention"
+        ):
             model.map_at(given, layer, kind)
     assert local_lipschitz(model.map_at(given, 1).f, model.map_at(given, 1).x).value > 0
     with pytest.raises(InputError, match="keys and values of a layer below from elsewhere in layer 3"):

@@ -238,6 +238,7 @@ ZOO = {
 }
 
 _NO_ATTENTION = ("attention", "head", "normed", "block")
+_MIXER = ("mixer", "mixer", "norm")  # in the place of attention and its projection
 _GPTJ = dict(vocab_size=VOCABULARY, n_embd=D, n_layer=LAYERS, n_head=HEADS, n_positions=40, rotary_dim=2)
 _DEBERTA = dict(_SHAPE, relative_attention=True, pos_att_type=["p2c", "c2p"], max_relative_positions=6, pad_token_id=0)
 _MAMBA = dict(mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=4, mamba_d_conv=2, mamba_chunk_size=8)
@@ -349,14 +350,21 @@ ZOO |= {
     "mobilebert": Tiny(
         "mobilebert", dict(_SHAPE, embedding_size=8, intra_bottleneck_size=8), "encoder.layer", refused=_NO_ATTENTION
     ),
-    "mamba": Tiny("mamba", _SSM, "layers", refused=_NO_ATTENTION, shape=(LAYERS, 0, D)),
+    "mamba": Tiny("mamba", _SSM, "layers", *_MIXER, refused=_NO_ATTENTION, shape=(LAYERS, 0, D)),
     "mamba2": Tiny(
-        "mamba2", dict(_SSM, num_heads=4, head_dim=8, n_groups=1, chunk_size=4), "layers", refused=_NO_ATTENTION
+        "mamba2",
+        dict(_SSM, num_heads=4, head_dim=8, n_groups=1, chunk_size=4),
+        "layers",
+        *_MIXER,
+        refused=_NO_ATTENTION,
     ),
     "rwkv": Tiny(
         "rwkv",
         dict(vocab_size=VOCABULARY, hidden_size=D, num_hidden_layers=LAYERS, intermediate_size=20),
         "blocks",
+        "attention",
+        "attention",
+        "ln1",
         refused=_NO_ATTENTION,
         shape=(LAYERS, 0, D),
     ),

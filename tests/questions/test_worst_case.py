@@ -49,7 +49,7 @@ def test_it_is_asked_in_python(tiny, text_file, tmp_path):
 
 
 def test_its_command_resumes(howsmooth, tiny, text_file, tmp_path, monkeypatch):
-    from howsmooth import attack
+    from howsmooth.attack import search as attack
 
     lines, searched, search = tmp_path / "worst.jsonl", [], attack.worst_case
     line = f"attack worst-case {tiny} --text {text_file} --layers 0 --lengths 4 --restarts 2 --steps 2 --json {lines}"
@@ -67,4 +67,6 @@ def test_each_set_of_tokens_has_a_table_of_its_own(tiny, text_file):
     near = package.ask("worst-case", tiny, text_file, **SMALL, within="near", eps=0.1)
     norm = package.ask("worst-case", tiny, text_file, **SMALL)
     first, second = worst_case_tables([*near, *norm])
-    assert "within ε" in first.title and "put out" in second.title
+    assert "within ε of the text's" in first.title and "put out" in second.title
+    random_ids, _ = worst_case_tables([{**record, "inputs": "ids"} for record in (*near, *norm)])
+    assert "within ε of those measured" in random_ids.title and {"on tokens", "over tokens"} <= set(random_ids.headings)

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from howsmooth.fits import growth_laws
-from howsmooth.report.measurement_tables import growth_table, measurements_table, summary
+from howsmooth.report.measurement_tables import Summary, growth_table, measurements_table, study_tables, summary
 from howsmooth.report.rows import interval, measurement_rows, number
 from howsmooth.report.table import Column, Table
-from tests.tolerances import at_most
+from tests.tolerances import at_most, less
 
 
 def printed(renderable, width: int = 120) -> str:
@@ -197,7 +197,48 @@ def test_a_bound_with_the_values_of_another_is_named_below_the_table(bounds):
     group = [bound for bound in bounds if bound["layer"] == 0]
     name = next(bound["bound"] for bound in group if bound["side"] == "upper" and bound["refused"] is None)
     twins = [{**bound, "bound": "a.twin", "title": "the twin"} for bound in group if bound["bound"] == name]
-    text = printed(bounds_tables([*group, *twins])[0])
+    _, bounded, *_ = bounds_tables([*group, *twins])
+    text = printed(bounded)
     assert text.count("the twin") == 1 and "the same values as" in text.partition("large-radius limit")[2]
     changed = [{**twin, "log_value": twin["log_value"] + 1e-3} for twin in twins]
-    assert "the same values as" not in printed(bounds_tables([*group, *changed])[0])
+    assert "the same values as" not in printed(bounds_tables([*group, *changed])[1])
+
+
+def test_constants_are_the_same_statistic_beside_bounds(bounds):
+    from howsmooth.report.measurement_tables import bounds_tables
+
+    first = [bound for bound in bounds if bound["layer"] == 0]
+    other = [{**bound, "sample": 1, "measured": {**bound["measured"], "value": 1e-3}} for bound in first]
+    constants, bounded, *_ = bounds_tables([*first, *other])
+    row = measurement_rows({**bound, **bound["measured"]} for bound in (first[0], other[0]))[0]
+    assert constants.values("median of 2")[0].plain == number(row.median)
+    assert constants.values("range")[0] == row.range_text()
+    assert "measured, largest of 2" in printed(bounded)  # a bound holds for every sample
+
+
+def test_the_share_of_decided_rows_is_said_once(bounds):
+    from howsmooth.report.measurement_tables import bounds_tables
+
+    group = [{**bound, "argmax_share": [0.25, 0.5]} for bound in bounds if bound["layer"] == 0]
+    text = " ".join(printed(bounds_tables(group)[1]).split())
+    assert text.count("near the large-radius limit: 38 % of rows") == 1 and "50 % in the most decided" in text
+    without = [{**bound, "argmax_share": []} for bound in group]
+    assert "large-radius limit" not in printed(bounds_tables(without)[1])
+
+
+def test_tables_of_studies_show_medians_with_ranges_and_ends(records):
+    table = study_tables(Summary(records, draws=5))[0]
+    rows = measurement_rows(records)
+    assert "median of 2 and range" in table.title
+    assert table.values("n=8") == [number(row.median, 3) for row in rows if row.n == 8]
+    assert [column.cell(table.rows[0]) for column in table.columns if column.heading == ""] == [
+        row.range_text(3) for row in rows if row.layer == 0
+    ]
+    widest = max(max(high / row.median - 1, 1 - low / row.median) for row in rows for low, high in [row.median_ends])
+    said = float(table.caption.partition("within ")[2].partition(" %")[0])
+    assert at_most(100 * widest, said) and less(said, 100 * widest + 0.011)
+    single = study_tables(Summary([record for record in records if record["sample"] == 0], draws=5))[0]
+    assert "median" not in single.title and "" not in single.headings
+    assert (
+        "no upper end" in study_tables(Summary([{**record, "upper": None} for record in records], draws=5))[0].caption
+    )

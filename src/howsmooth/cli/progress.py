@@ -174,7 +174,7 @@ def print_tables(store: Store, console: Console) -> None:
                 others.setdefault(question_of(record), []).append(record)
 
     summary = Summary(measurements())
-    for table in study_tables(summary) if summary.values else ():
+    for table in study_tables(summary) if summary.samples else ():
         console.print(table)
     for name, records in others.items():
         for part in find_question(name).tables(records):

@@ -44,8 +44,8 @@ class ModuleCall(torch.nn.Module):
         return first_tensor(self.module(*args, **self.kwargs, **dict.fromkeys(self.keywords, x)), self.module)
 
     def batch(self, x: Tensor) -> Tensor:
-        """Return tokens (n, d) as the batch that the module takes: (1, n, d), or windows of tokens (Swin)."""
-        return x.reshape(len(self.x), -1, x.shape[-1])
+        """Return tokens (n, d) as the module takes them: (1, n, d), windows of tokens (Swin), or (n, d) (Qwen-VL)."""
+        return x if self.x.ndim == 2 else x.reshape(len(self.x), -1, x.shape[-1])
 
     def other_sources(self) -> list[str]:
         """Return the names of arguments that are keys or values of other tokens than x."""

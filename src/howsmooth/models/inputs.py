@@ -81,6 +81,13 @@ def leading_tokens(network: torch.nn.Module) -> list[str]:
     ]
 
 
+def is_batch(given: dict[str, Any]) -> bool:
+    """Return whether keyword arguments of a network are those of several samples."""
+    if isinstance(grid := given.get("grid_thw"), Tensor):  # the patches of all images are one sequence
+        return len(grid) != 1
+    return any(len(value) != 1 for value in given.values() if isinstance(value, Tensor))
+
+
 def images(
     config: Any, processor: Processor, path: str | os.PathLike[str] | None, count: int | None, seed: int
 ) -> Tensor:
@@ -163,6 +170,11 @@ def sounds(network: Any, processor: Processor, audio: Any, count: int | None, se
     if audio is None:
         if main_input == "input_values":
             return _smooth_waves(count or 1, round(_GENERATED_SECONDS * _RATE), seed)
+        if not hasattr(config, "max_source_positions") or not hasattr(config, "num_mel_bins"):
+            raise InputError(
+                f"expected a config with the number of frames and of frequencies of a sound, got {config.model_type!r} "
+                f"without; in Python, give a dict with {main_input}"
+            )
         # Smooth in time and frequency, within the range of Whisper's feature extractor.
         frames = 2 * config.max_source_positions
         return 0.5 * smooth_images(count or 1, config.num_mel_bins, frames, 1, seed)[:, 0].clamp(-2, 2)

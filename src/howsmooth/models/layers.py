@@ -18,6 +18,7 @@ from torch import Tensor
 
 from howsmooth.errors import InputError
 from howsmooth.models.calls import first_tensor, hidden_states
+from howsmooth.models.inputs import is_batch
 from howsmooth.models.maps import LayerMap
 from howsmooth.models.model import Model
 from howsmooth.models.parts import is_norm
@@ -74,9 +75,15 @@ def layer_chain(model: Model, input: Any) -> Chain:
         (6, None, torch.Size([5, 384]))
     """
     given = model._inputs(input)
-    if any(len(value) != 1 for value in given.values() if isinstance(value, Tensor)):
+    if is_batch(given):
         raise InputError("expected one input, got a batch; pass its members one by one")
     sites = model._sites(given, range(model.layers))
+    for layer in range(1, model.layers):
+        if (x := sites[layer].layer.x).shape != sites[layer - 1].layer.x.shape:
+            raise InputError(
+                f"expected layer {layer} of {model.name} to take the output of the layer before, got {tuple(x.shape)}: "
+                "the network merges or pools tokens between its stages; measure its layers one by one, or the model"
+            )
     layers = tuple(LayerMap(sites[layer]) for layer in range(model.layers))
     chain = Chain(sites[0].layer.x.squeeze(0).clone(), layers, None)
     last = chain.states()[-1]

@@ -354,13 +354,12 @@ def _missing_norm(name: str, where: str) -> MissingMap:
 
 
 def check_tokens(site: Site, choice: MapChoice, where: str) -> None:
-    """Raise InputError unless the map takes one sequence of tokens (1, n, d), and depends on no others."""
+    """Raise InputError unless the map takes tokens (1, n, d) or (n, d), and depends on no others."""
     inner = site.mixer if choice.name == "mixer" else None if choice.type.enters == "layer" else site.attention
     x = (inner or site.layer).x
-    if x.ndim != 3:
+    if x.ndim not in (2, 3):
         raise MissingMap(
-            f"{choice}: expected tokens (1, n, d) to enter {where}, got a tensor of shape "
-            f"{tuple(x.shape)}; measure the attention"
+            f"{choice}: expected tokens (1, n, d) to enter {where}, got a tensor of shape {tuple(x.shape)}"
         )
     others = site.softmax.other_sources if site.softmax is not None and choice.type.own_tokens else ""
     if others:

@@ -247,7 +247,7 @@ class Model:
             choice = check_map(name, layer, head)
             places.append((choice, None if layer is None else self.check_layer(layer), head))
         given = self._inputs(input)
-        if any(len(value) != 1 for value in given.values() if isinstance(value, torch.Tensor)):
+        if inputs.is_batch(given):
             raise InputError("expected one input, got a batch; pass its members one by one")
         sites = self._sites(given, {n for choice, layer, _ in places for n in site_numbers(self, choice, layer)})
         return [self._map_of(sites, given, *place) for place in places]
@@ -260,7 +260,10 @@ class Model:
         try:
             f, x = map_at(self, given, sites, choice, layer, head)
         except MissingMap as error:
-            raise InputError(f"{error}; it has the maps {', '.join(self._available_maps(given, layer))}") from None
+            available = ", ".join(self._available_maps(given, layer))
+            raise InputError(
+                f"{error}; it has {'the maps ' + available if available else 'none of the maps'}"
+            ) from None
         attention = None
         if layer is not None and choice.type.by_weights and self._uses_adapter(layer):
             attention = self._checked_map(layer, sites[layer], given)
@@ -440,7 +443,8 @@ class Model:
         activations = {}
         for layer, site in found.items():
             x = site.attention.x
-            x = x.reshape(len(site.layer.x), -1, x.shape[-1])  # Swin's windows are a part of the batch
+            batch = len(site.layer.x) if site.layer.x.ndim > 2 else 1
+            x = x.reshape(batch, -1, x.shape[-1])  # Swin's windows are a part of the batch
             activations[layer] = x[0] if single else x
         return activations
 
@@ -567,6 +571,12 @@ class Model:
         """Return the keyword arguments that run the network on an input, as batches."""
         if isinstance(input, dict):
             return inputs.move_inputs(input, self.device, self.dtype)
+        if self.modality != "text" and self.network.main_input_name == "input_ids":  # not declared: Qwen-VL's images
+            names = [name for name in inspect.signature(self.network.forward).parameters if name != "kwargs"]
+            raise InputError(
+                f"expected a dict with the arguments of {type(self.network).__name__} ({', '.join(names)}), got "
+                f"{type(input).__name__}; the processor of the model makes them"
+            )
         if self.modality != "text":
             return {
                 self.network.main_input_name: inputs.as_batch(input, self.network.main_input_name).to(

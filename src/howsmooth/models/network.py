@@ -85,11 +85,22 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
         raise InputError(f"model {name!r}: expected {choice}, got {asked!r}{cross}")
     if asked in inner:
         network = inner[asked]
+        if network.get_output_embeddings() is not None:  # BLIP-2 has a whole language model, with its head
+            network = network.base_model
     stack = (asked or "encoder") if stacks else None
     if stack == "encoder":
-        network = network.encoder
+        encoder = getattr(network, "encoder", None) or network.get_encoder()
+        if not isinstance(encoder, PreTrainedModel) or encoder is network:
+            raise InputError(
+                f"model {name!r}: expected an encoder that is a transformers model, got {type(encoder).__name__}; "
+                "in Python, give the part that you want to measure"
+            )
+        network = encoder
     config = network.config
     modality = "text" if stack == "decoder" else _MODALITY.get(network.main_input_name, network.main_input_name)
+    modality = asked if asked in inner and asked is not None else modality
+    if stack == "decoder" and isinstance(own := network.get_decoder(), PreTrainedModel):
+        config = config if _number_of_layers(config, stack) else own.config
     layers, heads, width = _sizes(config, stack, name)
     vocabulary = getattr(config, "vocab_size", None) if modality == "text" else None
     return Part(
@@ -111,7 +122,16 @@ def _sizes(config: Any, stack: str | None, name: str) -> tuple[int, int, int]:
         InputError: The config does not say how many layers there are, or how wide they are.
     """
     stages = getattr(config, "depths", None)
-    layers = _first(config, f"{stack}_layers", f"num_{stack}_layers", "num_hidden_layers")
+    layers = _first(
+        config,
+        f"{stack}_layers",
+        f"num_{stack}_layers",
+        "num_hidden_layers",
+        "num_layers",
+        "n_layers",
+        "depth",
+        "layers",
+    )
     layers = sum(stages) if isinstance(stages, (list, tuple)) else layers
     heads = _first(config, f"{stack}_attention_heads", "num_attention_heads", "num_heads")
     width = _first(config, "hidden_size", "hidden_sizes", "embed_dims", "embed_dim", "d_model", "dim", "n_embd")
@@ -129,6 +149,11 @@ def _sizes(config: Any, stack: str | None, name: str) -> tuple[int, int, int]:
             f"{heads} heads and a width of {width}; repair the config"
         )
     return layers, heads, width
+
+
+def _number_of_layers(config: Any, stack: str | None) -> Any:
+    names = (f"{stack}_layers", f"num_{stack}_layers", "num_hidden_layers", "num_layers", "n_layers", "depth", "layers")
+    return _first(config, *names)
 
 
 def _is_int(value: Any) -> bool:

@@ -186,7 +186,7 @@ def _search(running: RunningCall, layer: ModuleCall) -> _Found | str:
 def _find_mixer(running: RunningCall) -> CompletedCall | None:
     """Return the first call of the layer itself whose output at one token depends on another token."""
     for call in running.completed:
-        if call.is_direct and call.x.ndim == 3 and call.x.is_floating_point():
+        if call.is_direct and call.x.ndim in (2, 3) and call.x.is_floating_point():
             try:
                 if mixes_tokens(call.running.as_function()):
                     return call

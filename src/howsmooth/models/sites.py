@@ -94,10 +94,12 @@ def _run(recorder: _SiteRecorder) -> dict[int, Site]:
     except (InputError, MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a family's code may raise anything if it expects another attention
+        remedy = "choose another family (howsmooth models), or build howsmooth.SelfAttention from its weights"
+        if isinstance(error, TypeError) and "missing" in str(error):
+            remedy = "in Python, give a dict of its keyword arguments (model.map_at)"
         raise ForwardFailed(
             f"expected {type(network).__name__} to run with howsmooth's attention, got {type(error).__name__} in "
-            f"{recorder.location()} ({(str(error) or 'no message').splitlines()[0]}); choose another family "
-            "(howsmooth models), or build howsmooth.SelfAttention from its weights"
+            f"{recorder.location()} ({(str(error) or 'no message').splitlines()[0]}); {remedy}"
         ) from error
     finally:
         for handle in handles:

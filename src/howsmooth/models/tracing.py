@@ -124,7 +124,7 @@ def find_attention(layer: ModuleCall, modules: list[torch.nn.Module]) -> FoundAt
     matrix, earlier = projection
     for module in modules:
         call, call_moved = plain.calls.get(module), plain_moved.calls.get(module)
-        if call is None or call_moved is None or not call.x.is_floating_point() or call.x.ndim < 3:
+        if call is None or call_moved is None or not call.x.is_floating_point() or call.x.ndim < 2:
             continue
         if _other_arguments_differ(call, call_moved):
             continue
@@ -163,13 +163,13 @@ def projected(call: ModuleCall, projection: torch.nn.Module, x: Tensor) -> Tenso
 def mixes_tokens(call: ModuleCall) -> bool:
     """Return whether the output of a call at one token depends on another token."""
     x = call.x
-    if x.ndim != 3 or x.shape[1] < 2:
-        return x.ndim == 3
+    if x.ndim not in (2, 3) or x.shape[-2] < 2:
+        return x.ndim in (2, 3)
     moved = x.clone()
-    moved[:, 0] += 0.5 * x.square().mean().sqrt()
+    moved[..., 0, :] += 0.5 * x.square().mean().sqrt()
     with torch.no_grad():
         y, y_moved = call(x), call(moved)
-    return y.shape[:2] != x.shape[:2] or _differ(y[:, 1:], y_moved[:, 1:])
+    return y.shape[:-1] != x.shape[:-1] or _differ(y[..., 1:, :], y_moved[..., 1:, :])
 
 
 def _gives(call: ModuleCall, projection: torch.nn.Module, layer: ModuleCall) -> bool:

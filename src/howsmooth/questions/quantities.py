@@ -10,7 +10,7 @@ import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,10 +19,12 @@ from howsmooth.errors import InputError
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
 from howsmooth.models.memory import solver_memory_limit
-from howsmooth.models.model import Model
 from howsmooth.models.released_scripts import script_map, uses_dropout, vjps_under_dropout
 from howsmooth.questions.measure import QUANTITIES
 from howsmooth.spectral.solver import Solver
+
+if TYPE_CHECKING:
+    from howsmooth.models.model import Model
 
 _NO_INTERVAL = dict.fromkeys(("lower", "upper", "confidence", "residual", "steps", "seed", "seconds", "relative"))
 NUM_TOP_TOKENS = 3  # how many tokens of the direction a record names

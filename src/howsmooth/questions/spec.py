@@ -407,9 +407,9 @@ class ModelSpec(Spec):
         """Take the images or sounds that are given, and random tokens if every model is a file of attention layers."""
         if not isinstance(given, dict) or "inputs" in given or "texts" in given:
             return given
-        for kind in ("images", "audio"):
-            if given.get(kind) is not None:
-                return {**given, "inputs": kind}
+        for name in ("images", "audio"):
+            if given.get(name) is not None:
+                return {**given, "inputs": name}
         models = given.get("models", ())
         names = [
             model.get("name") if isinstance(model, dict) else getattr(model, "name", model)
@@ -436,9 +436,9 @@ class ModelSpec(Spec):
             raise ValueError(
                 f'expected a text only with inputs = "text", got inputs = "{self.inputs}"; leave one of them out'
             )
-        for kind in ("images", "audio"):
-            if getattr(self, kind) is not None and self.inputs != kind:
-                raise ValueError(f'expected {kind} only with inputs = "{kind}", got inputs = "{self.inputs}"')
+        for name in ("images", "audio"):
+            if getattr(self, name) is not None and self.inputs != name:
+                raise ValueError(f'expected {name} only with inputs = "{name}", got inputs = "{self.inputs}"')
         return self
 
     @property

@@ -14,6 +14,7 @@ from howsmooth.report.rows import (
     ACCEPTED_STATUSES,
     confidence_text,
     counted,
+    input_word,
     interval,
     magnitude,
     model_name,
@@ -30,7 +31,7 @@ _SETS = {
     "norm": "all that the normalisation in front can put out",
     "ball": "the ball of radius R",
     "sphere": "the sphere of radius R",
-    "near": "all tokens within ε of the text's",
+    "near": "all tokens within ε of {}",
 }
 _MAX_MASSES = 4
 _TARGETS = {"output": "the output", "next-token": "the next token", "cosine": "the embedding"}
@@ -54,24 +55,28 @@ def worst_case_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
 
 
 def _worst_cases(records: Sequence[dict[str, Any]]) -> Table:
-    first = records[0]
+    first, word = records[0], input_word(records[0])
     return Table(
         f"{model_name(first['model'])}: the largest Lip that ascent found in "
-        f"{_SETS.get(first['within'], first['within'])}{special_tokens_text(first)}",
+        f"{_SETS.get(first['within'], first['within']).replace('{}', _centre(first))}{special_tokens_text(first)}",
         [
             *_map_columns(records),
-            Column("on text", lambda r: number(r["on_text"]["value"]), style="dim"),
+            Column(f"on {word}", lambda r: number(r["on_text"]["value"]), style="dim"),
             Column("best start", lambda r: number(r["best_start"]), style="dim"),
             Column("found", lambda r: number(r["value"]), style="bold green"),
             Column(
                 f"interval, {confidence_text(records)}", lambda r: interval(r["lower"], r["upper"]), "left", wrap=False
             ),
-            Column("over text", lambda r: _ratio(r["over_text"])),
+            Column(f"over {word}", lambda r: _ratio(r["over_text"])),
             Column("upper bound", lambda r: _magnitude(r["upper_bound"]["log_value"]), style="dim"),
             Column("tokens per point", lambda r: _masses(r.get("masses") or []), "left", wrap=False),
         ],
         records,
     )
+
+
+def _centre(record: dict[str, Any]) -> str:
+    return "the text's" if input_word(record) == "text" else "those measured"
 
 
 def _ratio(value: float | None) -> str:
@@ -92,13 +97,13 @@ def ball_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
 
 
 def _balls(records: Sequence[dict[str, Any]]) -> Table:
+    word, of = input_word(records[0]), _centre(records[0])
     return Table(
-        f"{model_name(records[0]['model'])}: Lip for all tokens within ε of the text's"
-        f"{special_tokens_text(records[0])}",
+        f"{model_name(records[0]['model'])}: Lip for all tokens within ε of {of}{special_tokens_text(records[0])}",
         [
             *_map_columns(records),
             Column("ε", lambda r: f"{r['eps']:g}", style="bold"),
-            Column("at the text", lambda r: number(r["centre"]["value"]), style="dim"),
+            Column(f"at the {word}", lambda r: number(r["centre"]["value"]), style="dim"),
             Column("≥ found", lambda r: number(r["found"]["value"]), style="bold green"),
             Column("≤ certified", lambda r: _magnitude(r["log_certified"], 4), style="bold green"),
             Column("ratio", lambda r: "" if r["tightness"] is None else f"×{number(r['tightness'], 3)}"),

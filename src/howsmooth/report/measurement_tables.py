@@ -18,6 +18,7 @@ from howsmooth.report.rows import (
     ACCEPTED_STATUSES,
     BoundRow,
     Row,
+    Samples,
     bound_rows,
     bound_title,
     by_quantity,
@@ -29,6 +30,7 @@ from howsmooth.report.rows import (
     laws_by_quantity,
     magnitude,
     map_name,
+    measured_with_bounds,
     measurement_rows,
     model_name,
     none_first,
@@ -104,10 +106,6 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
 
     An exclamation mark means that a sample of the row did not reach the tolerance. If rows have different numbers of
     samples, as after an interrupted run, the number is a column of its own.
-
-    Args:
-        records: The measurements.
-        with_mean: Whether the mean over samples is a column.
     """
     rows, first = measurement_rows(records), records[0]
     name = symbol(first.get("quantity"))
@@ -134,13 +132,7 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
                 wrap=False,
                 when=any(row.median_ends[0] is not None for row in rows),
             ),
-            Column(
-                "range",
-                lambda row: f"{number(min(row.values))} – {number(max(row.values))}" if len(row.values) > 1 else "",
-                "left",
-                wrap=False,
-                when=not single,
-            ),
+            Column("range", lambda row: row.range_text(), "left", wrap=False, when=not single),
             Column(
                 "R" if single else "R*",
                 lambda row: number(row.worst.get("radius"), 3),
@@ -219,10 +211,14 @@ def _law_columns(
 
 
 def bounds_tables(records: Sequence[dict[str, Any]]) -> list[RenderableType]:
-    """Return the tables of `howsmooth bound`: one for each map, why other bounds do not apply, and the ladder."""
+    """Return the tables of `howsmooth bound`: measured constants, bounds of each map, refused bounds, and the ladder.
+
+    A bound is compared with the sample that has the largest constant, since it holds for every sample.
+    """
     parts: list[RenderableType] = []
     for model in dict.fromkeys(record["model"] for record in records):
         group = [record for record in records if record["model"] == model]
+        parts.append(measurements_table(list(measured_with_bounds(group))))
         samples = len({record["sample"] for record in group})
         which = f", largest of {samples}" if samples > 1 else ""
         for key, rows in bound_rows(group).items():
@@ -264,11 +260,11 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow],
         )
 
     shares = cells[lengths[-1]].get("argmax_share") or []
-    heads = f" (mean of {len(shares)} heads, {max(shares):.0%} in the most decided)" if len(shares) > 1 else ""
-    decided = ""
+    decided = []
     if shares:
         mean = f"{sum(shares) / len(shares):.0%} of rows at n = {lengths[-1]} put 0.99 or more on one token"
-        decided = f"near the large-radius limit: {mean}{heads}".replace("%", " %")
+        heads = f" (mean of {len(shares)} heads, {max(shares):.0%} in the most decided)" if len(shares) > 1 else ""
+        decided = [f"near the large-radius limit: {mean}{heads}".replace("%", " %")]
     return Table(
         f"{model_name(model)} {map_name(*key)}: bounds {here}, and on the worst case in the ball of radius R = "
         f"{' … '.join(dict.fromkeys((radii[0], radii[-1])))}{special_tokens_text(cells[lengths[0]])}",
@@ -286,7 +282,7 @@ def _bounds_table(model: str, key: tuple[int, int | None], rows: list[BoundRow],
         [*below, None, *rows[len(below) :]],  # None: the row of the measured constant
         group=lambda row: row is None or row.is_local,
         row_style=lambda row: "bold green" if row is None else "",
-        caption="\n".join(filter(None, [decided, *repeated])),
+        caption="\n".join([*decided, *repeated]),
     )
 
 
@@ -364,21 +360,29 @@ class Summary:
     """Values of a study by curve and length, and their fitted laws, collected in one pass over the records.
 
     Attributes:
-        values: The values of all samples by curve and length.
+        samples: All samples by curve and length.
+        confidence: The smallest confidence of an interval, None without intervals.
         unfinished: How often each status occurs that needs a warning.
         fits: The fitted law of each curve.
     """
 
     def __init__(self, records: Iterable[dict[str, Any]], **fit_options: Any) -> None:
         """Read the records once and fit the laws; `fit_options` are those of `howsmooth.fits.growth_laws`."""
-        self.values: dict[tuple, dict[int, list[float]]] = {}
+        self.samples: dict[tuple, dict[int, Samples]] = {}
+        self.confidence: float | None = None
         self.unfinished: dict[str, int] = {}
-        self.fits: dict[tuple, Law] = laws_of_points(self._collect(fields(records, *POINT, "status")), **fit_options)
+        self.fits: dict[tuple, Law] = laws_of_points(
+            self._collect(fields(records, *POINT, "status", "confidence")), **fit_options
+        )
 
     def _collect(self, found: Iterable[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
-        value, n = POINT.index("value"), POINT.index("n")
-        for *point, status in found:
-            self.values.setdefault(tuple(point[: len(CURVE)]), {}).setdefault(point[n], []).append(point[value])
+        for *point, status, confidence in found:
+            *key, n, _, value, lower, upper = point
+            samples = self.samples.setdefault(tuple(key), {}).setdefault(n, Samples(values=[], lowers=[], uppers=[]))
+            for kept, number_ in ((samples.values, value), (samples.lowers, lower), (samples.uppers, upper)):
+                kept.append(number_)
+            if confidence is not None:
+                self.confidence = min(confidence, self.confidence or 1.0)
             if status not in (*ACCEPTED_STATUSES, "as released"):
                 self.unfinished[status] = self.unfinished.get(status, 0) + 1
             yield tuple(point)
@@ -386,12 +390,13 @@ class Summary:
 
 def study_tables(summary: Summary) -> list[Table]:
     """Return a table for each model with a row for each curve; fields that do not vary are in the title."""
-    models = dict.fromkeys(key[0] for key in summary.values)
-    checkpoints = {key[0]: key[1] for key in summary.values}
+    models = dict.fromkeys(key[0] for key in summary.samples)
+    checkpoints = {key[0]: key[1] for key in summary.samples}
     if len(models) > 1 and all(checkpoints.values()):  # checkpoints of one model share a table
-        return [_study_table(list(summary.values), summary, "checkpoints")]
+        return [_study_table(list(summary.samples), summary, "checkpoints")]
     return [
-        _study_table([key for key in summary.values if key[0] == model], summary, model_name(model)) for model in models
+        _study_table([key for key in summary.samples if key[0] == model], summary, model_name(model))
+        for model in models
     ]
 
 
@@ -403,6 +408,10 @@ def _study_table(keys: list[tuple], summary: Summary, title: str) -> Table:
         *(_field_text(fixed[name]) for name in ("tokens", "cutting") if name in fixed),
         *(["as released"] if fixed.get("quantity") == "released" else []),
     ]
+
+    all_samples = [samples for key in keys for samples in summary.samples[key].values()]
+    counts = sorted({len(samples.values) for samples in all_samples})
+    several = f"median of {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} and range, "
 
     def field(name: str) -> Column:
         return Column(
@@ -416,21 +425,52 @@ def _study_table(keys: list[tuple], summary: Summary, title: str) -> Table:
     def length(n: int) -> Column:
         return Column(
             f"n={n}",
-            lambda key: number(median(summary.values[key][n]), 3) if n in summary.values[key] else "",
+            lambda key: number(summary.samples[key][n].median, 3) if n in summary.samples[key] else "",
             wrap=False,
+        )
+
+    def spread(n: int) -> Column:
+        return Column(
+            "",
+            lambda key: summary.samples[key][n].range_text(3) if n in summary.samples[key] else "",
+            style="dim",
+            wrap=False,
+            when=counts[-1] > 1,
         )
 
     order = {key: i for i, key in enumerate(keys)}
     sorted_fields = [CURVE.index(name) for name in ("text", "layer", "head")]
     return Table(
-        f"{title}: median Lip, {', '.join(part for part in subtitle if part)}",
+        f"{title}: Lip, {several if counts[-1] > 1 else ''}{', '.join(part for part in subtitle if part)}",
         [
             *map(field, varying),
-            *map(length, _evenly_spaced(sorted({n for key in keys for n in summary.values[key]}))),
+            *(
+                column(n)
+                for n in _evenly_spaced(sorted({n for key in keys for n in summary.samples[key]}))
+                for column in (length, spread)
+            ),
             *_law_columns(summary.fits.values(), summary.fits.get, width=18),
         ],
         sorted(keys, key=lambda key: (*((str(type(key[i])), key[i]) for i in sorted_fields), order[key])),
+        caption=_ends_text(all_samples, summary.confidence),
     )
+
+
+def _ends_text(samples: Sequence[Samples], confidence: float | None) -> str:
+    """Return how far the certified ends of medians are from them, in one line for a whole table."""
+    ends = [(of.median, *of.median_ends) for of in samples]
+    closed = [
+        (m, low, high) for m, low, high in ends if low is not None and high is not None and high < math.inf and m > 0
+    ]
+    parts = []
+    if closed:
+        width = max(max(high / m - 1, 1 - low / m) for m, low, high in closed)
+        each = "" if max(len(of.values) for of in samples) == 1 else "each "
+        sure = confidence_text([{"confidence": confidence}])
+        parts.append(f"certified ends: within {math.ceil(1e4 * width) / 100:g} % of the value shown, {each}{sure}")
+    if open_ended := sum(low is not None and (high is None or high == math.inf) for _, low, high in ends):
+        parts.append(f"{open_ended} of {len(ends)} have no upper end")
+    return "; ".join(parts)
 
 
 def _field_text(value: Any) -> str:

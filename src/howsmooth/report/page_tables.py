@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -12,7 +12,7 @@ from howsmooth.records import CURVE
 from howsmooth.records.columns import Records, fields, group_by, where
 from howsmooth.records.lines import PER_TOKEN, replace_non_finite
 from howsmooth.records.provenance import provenance
-from howsmooth.report.rows import bound_title, scope_text
+from howsmooth.report.rows import bound_title, measured_with_bounds, scope_text
 from howsmooth.report.table import Column, Table
 
 _MEASUREMENT_FIELDS = (
@@ -49,7 +49,7 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
     kinds = {kind: group for (kind,), group in group_by(records, "kind").items()}
     bounds, measured = kinds.get("bound", []), kinds.get("measurement", [])
     if bounds:
-        measured = Records(chain(measured, _measured_with_bounds(bounds, measured)))
+        measured = Records(chain(measured, measured_with_bounds(bounds, measured)))
     of_measured = Table.of_fields(measured, (*CURVE, *_MEASUREMENT_FIELDS))
     tables = {
         "measurements": replace(of_measured, columns=[*of_measured.columns, *_TOP_TOKENS]),
@@ -120,18 +120,6 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
         ),
     }
     return {name: table for name, table in tables.items() if len(table)} | record_tables(records)
-
-
-def _measured_with_bounds(
-    bounds: Sequence[dict[str, Any]], measurements: Sequence[dict[str, Any]]
-) -> Iterable[dict[str, Any]]:
-    """Yield each constant measured along with bounds once, unless there is a measurement of it as well."""
-    names = (*CURVE, "n", "sample")
-    seen = set(fields(measurements, *names))
-    for key, record in zip(fields(bounds, *names), bounds, strict=True):
-        if key not in seen:
-            seen.add(key)
-            yield {**dict(zip(names, key, strict=True)), **record["measured"]}
 
 
 def _top_token(rank: int, what: str) -> Column:

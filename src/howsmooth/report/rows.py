@@ -37,31 +37,19 @@ ACCEPTED_STATUSES = (
 )  # need no warning
 
 
-@dataclass(frozen=True)
-class Row:
-    """The samples of one map at one length.
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Samples of one number, of which every output shows the median, its interval and the range.
 
     Attributes:
-        model: Name of the model.
-        layer: Index of the layer.
-        head: Index of the head; None for all heads together.
-        n: Length in tokens.
         values: The value of each sample.
-        worst: The record with the largest value.
-        unfinished: Statuses of the samples that did not reach the tolerance.
         lowers: The lower end of each sample's interval; None without one.
         uppers: The upper ends.
     """
 
-    model: str
-    layer: int | None
-    head: int | None
-    n: int
-    values: tuple[float, ...]
-    worst: dict[str, Any]
-    unfinished: tuple[str, ...]
-    lowers: tuple[float | None, ...] = ()
-    uppers: tuple[float | None, ...] = ()
+    values: Sequence[float]
+    lowers: Sequence[float | None] = ()
+    uppers: Sequence[float | None] = ()
 
     @property
     def median(self) -> float:
@@ -75,6 +63,38 @@ class Row:
         A median does not decrease if a value increases, so that the median lies between those of lower and upper ends.
         """
         return _median_of(self.lowers), _median_of(self.uppers)
+
+    def range_text(self, digits: int = 4) -> str:
+        """The smallest and the largest value; empty for one sample.
+
+        Example:
+            >>> Samples(values=(2.0, 1.0, 4.0)).range_text(2)
+            '1.0 – 4.0'
+        """
+        return (
+            f"{number(min(self.values), digits)} – {number(max(self.values), digits)}" if len(self.values) > 1 else ""
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(Samples):
+    """The samples of one map at one length.
+
+    Attributes:
+        model: Name of the model.
+        layer: Index of the layer.
+        head: Index of the head; None for all heads together.
+        n: Length in tokens.
+        worst: The record with the largest value.
+        unfinished: Statuses of the samples that did not reach the tolerance.
+    """
+
+    model: str
+    layer: int | None
+    head: int | None
+    n: int
+    worst: dict[str, Any]
+    unfinished: tuple[str, ...]
 
     @property
     def caveat(self) -> str:
@@ -108,8 +128,8 @@ def measurement_rows(records: Sequence[dict[str, Any]]) -> list[Row]:
         group = groups[key]
         values, statuses, lowers, uppers = zip(*fields(group, "value", "status", "lower", "upper"), strict=True)
         worst, unfinished = group[values.index(max(values))], (s for s in statuses if s not in ACCEPTED_STATUSES)
-        model, layer, head, n = key
-        rows.append(Row(model, layer, head, n, values, worst, tuple(unfinished), lowers, uppers))
+        at = dict(zip(("model", "layer", "head", "n"), key, strict=True))
+        rows.append(Row(**at, values=values, lowers=lowers, uppers=uppers, worst=worst, unfinished=tuple(unfinished)))
     return rows
 
 
@@ -191,19 +211,41 @@ def signed_title(record: dict[str, Any]) -> str:
     return f"{'≥' if record['side'] == 'lower' else '≤'} {bound_title(record)}"
 
 
+def input_word(record: dict[str, Any]) -> str:
+    """Return what was measured: a text, or tokens where there was none, as with random ids or an image.
+
+    Example:
+        >>> input_word({"inputs": "text"}), input_word({"inputs": "ids"})
+        ('text', 'tokens')
+    """
+    return "text" if record.get("inputs", "text") == "text" else "tokens"
+
+
 def scope_text(record: dict[str, Any], holds: str | None = None) -> str:
     """Return in words where a bound holds, by default that of the record.
 
     Example:
-        >>> scope_text({"holds": "at X"}), scope_text({"holds": "at X", "inputs": "normalised"})
+        >>> scope_text({"holds": "at X"}), scope_text({"holds": "at X", "inputs": "ids"})
         ('at this text', 'at these tokens')
     """
     holds = record["holds"] if holds is None else holds
-    if holds == "at X" and record.get("inputs") == "normalised":
-        return "at these tokens"  # which are random: there is no text
+    if holds == "at X" and input_word(record) != "text":
+        return "at these tokens"
     from howsmooth.bounds.titles import SCOPES
 
     return SCOPES.get(holds, holds)
+
+
+def measured_with_bounds(
+    bounds: Sequence[dict[str, Any]], measurements: Sequence[dict[str, Any]] = ()
+) -> Iterable[dict[str, Any]]:
+    """Yield each constant measured along with bounds once, unless there is a measurement of it as well."""
+    names = (*CURVE, "n", "sample")
+    seen = set(fields(measurements, *names))
+    for key, record in zip(fields(bounds, *names), bounds, strict=True):
+        if key not in seen:
+            seen.add(key)
+            yield {**record, **record["measured"]}
 
 
 def refusals(records: Iterable[dict[str, Any]]) -> dict[str, list[str]]:

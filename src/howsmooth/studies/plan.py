@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,10 +18,8 @@ from howsmooth.attention.jacobian import abstract_jacobian
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.local import jacobian
 from howsmooth.models.identity import model_identity
-from howsmooth.models.loading import cached_model
 from howsmooth.models.map_types import MAP_VERSION
 from howsmooth.models.memory import free_memory, solver_memory_limit
-from howsmooth.models.model import Model
 from howsmooth.questions import find_question
 from howsmooth.questions.inputs import (
     FeatureInputs,
@@ -53,6 +51,9 @@ from howsmooth.spectral.operator import restrict
 from howsmooth.spectral.solver import Solver
 from howsmooth.texts.corpora import Corpus
 from howsmooth.threads import available_cores
+
+if TYPE_CHECKING:
+    from howsmooth.models.model import Model
 
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
 MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens
@@ -460,6 +461,8 @@ def _second_of(spec: Any, first: dict[str, Any]) -> tuple[dict[str, Any], dict[s
     """Return the load arguments and the identity of the model that a first one is compared with."""
     if spec.second is None:
         return None
+    from howsmooth.models.loading import cached_model
+
     arguments = load_arguments(spec, spec.second)
     return arguments, model_identity(cached_model(arguments, beside=first))
 
@@ -561,6 +564,8 @@ def _dtype_name(dtype: torch.dtype | None) -> str | None:
 
 
 def _load(arguments: dict[str, Any]) -> Model:
+    from howsmooth.models.loading import cached_model  # transformers takes seconds, and not all have a model
+
     try:
         return cached_model(arguments)
     except (MemoryError, torch.OutOfMemoryError) as error:

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from howsmooth.models.model import Model
 from howsmooth.questions.spec import Spec, refuse_connection
 from howsmooth.studies.plan import Plan, prepare, prepare_model
 from howsmooth.studies.store import Store, description_of
 from howsmooth.studies.worker import ProgressCallback, records_of_bundle, run_bundle
 from howsmooth.texts.corpora import Corpus
+
+if TYPE_CHECKING:
+    from howsmooth.models.model import Model
 
 
 @dataclass

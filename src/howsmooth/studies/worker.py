@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from howsmooth.errors import InputError, first_line, is_out_of_memory
-from howsmooth.models.loading import cached_model
-from howsmooth.models.model import Model
 from howsmooth.questions import find_question
 from howsmooth.questions.question import Place, Question
 from howsmooth.questions.work import Bundle, Work, grouped
 from howsmooth.records import make_record
+
+if TYPE_CHECKING:
+    from howsmooth.models.model import Model
 
 ProgressCallback = Callable[[dict[str, Any]], None]  # called with the coordinates of a place before it is computed
 
@@ -81,6 +82,8 @@ def _calls(
     """Yield the places of each call of `answer`, with an iterator over their records."""
     question = find_question(bundle.question)
     if model is None and bundle.samples is not None:
+        from howsmooth.models.loading import cached_model  # transformers takes seconds, and not all have a model
+
         model = cached_model(bundle.samples.load_arguments, bundle.samples.identity)
     work = Work(bundle, model, progress, second)
     for places in _batches(question, work):
