@@ -25,7 +25,7 @@ def printed(renderable, width: int = 120) -> str:
 
 
 def test_rows_group_samples_and_show_the_largest(records):
-    rows = measurement_rows(records[::-1])
+    rows = measurement_rows(reversed(records))
     assert [(row.layer, row.n) for row in rows] == [(layer, n) for layer in (0, 1) for n in (8, 16, 32, 64)]
     # exact: the largest of the same numbers
     assert all(row.worst["value"] == max(row.values) and len(row.values) == 2 for row in rows)

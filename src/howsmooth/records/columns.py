@@ -244,11 +244,13 @@ def split(records: Sequence[dict[str, Any]], keys: Iterable[Key]) -> dict[Key, S
     return dict(groups)
 
 
-def group_by(records: Sequence[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], Sequence[dict[str, Any]]]:
+def group_by(records: Iterable[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], Sequence[dict[str, Any]]]:
     """Group records by the values of the named fields, in the order of their first occurrence."""
+    records = records if isinstance(records, Sequence) else list(records)
     return split(records, fields(records, *names) if names else repeat((), len(records)))
 
 
-def where(records: Sequence[dict[str, Any]], is_wanted: Callable[..., Any], *names: str) -> Sequence[dict[str, Any]]:
+def where(records: Iterable[dict[str, Any]], is_wanted: Callable[..., Any], *names: str) -> Sequence[dict[str, Any]]:
     """Return the records of which the named fields pass a test."""
+    records = records if isinstance(records, Sequence) else list(records)
     return split(records, (bool(is_wanted(*row)) for row in fields(records, *names))).get(True, [])

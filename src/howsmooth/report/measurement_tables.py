@@ -379,8 +379,8 @@ class Summary:
         for *point, status, confidence in found:
             *key, n, _, value, lower, upper = point
             samples = self.samples.setdefault(tuple(key), {}).setdefault(n, Samples(values=[], lowers=[], uppers=[]))
-            for kept, number_ in ((samples.values, value), (samples.lowers, lower), (samples.uppers, upper)):
-                kept.append(number_)
+            for name, end in (("values", value), ("lowers", lower), ("uppers", upper)):
+                getattr(samples, name).append(end)
             if confidence is not None:
                 self.confidence = min(confidence, self.confidence or 1.0)
             if status not in (*ACCEPTED_STATUSES, "as released"):

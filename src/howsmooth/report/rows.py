@@ -119,7 +119,7 @@ def none_first(key: Iterable[Any]) -> tuple:
     return tuple(-1 if part is None else part for part in key)
 
 
-def measurement_rows(records: Sequence[dict[str, Any]]) -> list[Row]:
+def measurement_rows(records: Iterable[dict[str, Any]]) -> list[Row]:
     """Group measurements by map and length, ordered by first occurrence of the model, layer, head and length."""
     groups = group_by(records, "model", "layer", "head", "n")
     models = list(dict.fromkeys(key[0] for key in groups))
