@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from howsmooth.choices import CUTTINGS, FORMATS, STOPS
+from howsmooth.choices import CUTTINGS, FORMATS, STOPS, TOKENS
 from howsmooth.errors import InputError, describe_validation_errors
 from howsmooth.models.map_types import MAPS, MapType, parse_map
 from howsmooth.questions.fields import (
@@ -299,6 +299,7 @@ class ModelSpec(Spec):
         per_layer: Whether each layer (and head) is a place of its own, not the model as a whole.
         takes_short_texts: Whether a text that is shorter than a length is one shorter chunk, and a text of fewer chunks
             than samples has fewer samples.
+        takes_any_map: Whether the input of the map may be something else than the tokens of the sequence.
     """
 
     argument: ClassVar[str | None] = "models"
@@ -309,6 +310,7 @@ class ModelSpec(Spec):
     )
     per_layer: ClassVar[bool] = True
     takes_short_texts: ClassVar[bool] = False
+    takes_any_map: ClassVar[bool] = False
 
     models: Models = (ModelChoice(name="minilm"),)
     texts: Annotated[
@@ -363,7 +365,7 @@ class ModelSpec(Spec):
         option(f"Map to measure: {about_maps()}.  [default: attention, or head with heads]", metavar=map_syntax()),
     ] = None
     tokens: Annotated[
-        tuple[Literal["all", "no-special", "no-first"], ...],
+        tuple[Literal[*TOKENS], ...],  # type: ignore[valid-type]
         BeforeValidator(split_at_commas),
         Field(min_length=1, description="Which tokens a perturbation may move."),
     ] = ("all",)
@@ -427,6 +429,10 @@ class ModelSpec(Spec):
                 f'expected product_dtype only with attention and its heads, got map = "{self.map}"; '
                 "leave one of the two out"
             )
+        if not self.map_type.of_tokens and not self.takes_any_map:
+            raise ValueError(f'expected a map of the tokens for the question {self.question}, got map = "{self.map}"')
+        if not self.map_type.of_tokens and self.tokens != ("all",):
+            raise ValueError(f'expected tokens = "all" with map = "{self.map}", whose input is not the tokens')
         if self.inputs == "normalised" and not self.is_attention:
             raise ValueError(
                 f"expected a text for the map {self.map_name}, whose tokens come from a model, got inputs = "
