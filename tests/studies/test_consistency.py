@@ -9,10 +9,8 @@ import pytest
 import howsmooth
 from howsmooth.cli import main
 from howsmooth.explorer import Limits
-from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.choice import prepare
-from howsmooth.explorer.forms import texts_of
-from howsmooth.explorer.tabs import layers_form
+from howsmooth.explorer.catalog import ModelCatalog, prepare
+from howsmooth.explorer.tabs import layers_form, texts_of
 from howsmooth.records import unsealed
 from howsmooth.studies import Store, measure, run_study, spec_of
 from tests.tolerances import same_record

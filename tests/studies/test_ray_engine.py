@@ -17,8 +17,8 @@ import pytest
 import howsmooth as package
 from howsmooth.errors import InputError
 from howsmooth.questions.spec import spec_of
+from howsmooth.studies import engines as module
 from howsmooth.studies import plan, run
-from howsmooth.studies.engines import ray_engine as module
 from howsmooth.studies.plan import prepare
 from howsmooth.studies.run import run_study
 from howsmooth.studies.store import Store

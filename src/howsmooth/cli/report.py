@@ -37,8 +37,8 @@ def command(
     from howsmooth.cli.loading import show_loading
     from howsmooth.cli.outputs import check_distinct_files, check_writable, translate_write_errors, write_page
     from howsmooth.cli.run import make_console, print_line
-    from howsmooth.questions.artefacts import make_folder
-    from howsmooth.report.output_paths import check_plot_path
+    from howsmooth.questions.fields import make_folder
+    from howsmooth.report.style import check_plot_path
     from howsmooth.studies.formats import read_records
 
     if page_path is None and csv_folder is None and figure_folder is None:

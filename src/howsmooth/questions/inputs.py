@@ -26,6 +26,7 @@ from howsmooth.texts.cutting import Cutter, TokenChunk, word
 if TYPE_CHECKING:
     from howsmooth.models.model import Model
 
+
 DRAW_BLOCK = 1024  # random tokens are drawn in blocks of this size; changing it changes the tokens of every seed
 RANDOM_TEXT = "random normalised tokens"  # the field `text` of records without a text
 RANDOM_IDS = "random token ids"
