@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
+from experiments.figures import format_length_axes
 from experiments.records import Record, Records
 from howsmooth import SelfAttention, load, local_lipschitz
 from howsmooth.attack.configurations import castin
@@ -29,7 +30,6 @@ from howsmooth.fits import fit_law
 from howsmooth.lipschitz import Estimate
 from howsmooth.models import AttentionFile, Model
 from howsmooth.models.released_scripts import adversarial_points
-from howsmooth.report.figure import format_length_axes
 from howsmooth.report.style import THEMES, apply_theme
 
 LENGTHS = (2, 7, 17, 32, 62, 97)
@@ -107,7 +107,7 @@ def draw(records: list[Record], out: Path) -> None:
             style = "o--" if record["map"] == "head" else "o-"
             panels[0].plot(record["n"], record["value"], style, color=palette[record["input"]])
     panels[0].set(xscale="log", yscale="log", ylabel="Lipschitz constant")
-    format_length_axes(panels[0], [{"n": n} for n in records[0]["n"]], colours)
+    format_length_axes(panels[0], records[0]["n"], colours)
     titles = [f"{first[0]}, layer 0, head 0"]
     for panel, model in zip(panels[1:], models, strict=True):
         layers = sorted({record["layer"] for record in whole if record["model"] == model})

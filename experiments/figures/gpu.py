@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator
 
-from howsmooth.report.figure import format_length_axes
+from experiments.figures import format_length_axes
 from howsmooth.report.style import THEMES
 
 CALLS = {
@@ -60,7 +60,7 @@ def draw(folder: Path, out: Path) -> None:
                     **style,
                 )
         guide(panel, series, key, 2 if key == "seconds" else 1, colours)
-        format_length_axes(panel, [{"n": n} for n in lengths], colours)
+        format_length_axes(panel, lengths, colours)
         panel.set_xticks(lengths[::-2])
         panel.xaxis.set_major_formatter(
             FuncFormatter(

@@ -16,8 +16,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogFormatterMathtext, LogLocator
 
+from experiments.figures import format_length_axes
 from howsmooth.fits import fit_law
-from howsmooth.report.figure import format_length_axes
 from howsmooth.report.style import THEMES
 
 NAMES = {
@@ -81,7 +81,7 @@ def draw(files: list[Path], out: Path) -> None:
             )
             roots.append(chosen[0]["value"])
     lengths = sorted({r["n"] for r in records})
-    format_length_axes(panel, records, colours)
+    format_length_axes(panel, [record["n"] for record in records], colours)
     panel.set_xticks(lengths[::2])
     panel.xaxis.set_major_formatter(
         FuncFormatter(lambda n, _: f"{n:.0f}" if n < 1024 else f"{n / 1024:.0f}k" if n < 2**20 else f"{n / 2**20:.0f}M")

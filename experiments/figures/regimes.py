@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
+from experiments.figures import format_length_axes
 from howsmooth import SelfAttention
 from howsmooth.attack import Ball, worst_case
 from howsmooth.bounds import this_project
-from howsmooth.report.figure import format_length_axes
 from howsmooth.report.style import THEMES
 
 ONE = torch.ones(1, 1, dtype=torch.float64)
@@ -115,7 +115,7 @@ def draw(out: Path, restarts: int, steps: int) -> None:
             color=colours["palette"][index],
             fontsize=9.5,
         )
-    format_length_axes(panel, [{"n": n} for n in LENGTHS[1::2]], colours)
+    format_length_axes(panel, LENGTHS[1::2], colours)
     panel.set_ylabel("Lipschitz constant on $B_R^n$", color=colours["foreground"], fontsize=11)
     panel.legend(
         frameon=False,

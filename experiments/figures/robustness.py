@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterMathtext, LogLocator, MultipleLocator, NullLocator
 
 import howsmooth
+from experiments.figures import format_length_axes
 from howsmooth.attack import linearity
 from howsmooth.attack.feature import Target
 from howsmooth.questions.layer_attack import named_attack
-from howsmooth.report.figure import format_length_axes
 from howsmooth.report.style import THEMES
 from howsmooth.texts.corpora import read_corpus
 

@@ -19,12 +19,13 @@ import torch
 from matplotlib.axes import Axes
 
 import howsmooth
+from experiments.figures import format_length_axes
 from howsmooth.attack import Ellipsoid, worst_case
 from howsmooth.bounds import Bound, LayerForm, every
 from howsmooth.bounds.normalisation import radius
 from howsmooth.bounds.titles import title_of
 from howsmooth.models import AttentionFile
-from howsmooth.report.figure import format_length_axes, save_figure
+from howsmooth.report.figure import save_figure
 from howsmooth.report.style import THEMES, legend_options, new_figure
 from howsmooth.report.ticks import separate_tick_labels
 from howsmooth.texts import default_text
@@ -145,7 +146,7 @@ def _draw_panel(panel: Axes, rows: list[dict], names: dict[str, tuple[int, str]]
         label="measured" if local else "largest found by ascent, over outputs of the LayerNorm",
     )
     panel.set_yscale("log")
-    format_length_axes(panel, [{"n": i} for i in columns], colours)
+    format_length_axes(panel, columns, colours)
     panel.set_xticks(list(columns), [str(r["layer"]) for r in rows])
     panel.set_xlim(-0.5, len(rows) - 0.5)
     panel.set_xlabel("layer")

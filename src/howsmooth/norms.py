@@ -34,10 +34,10 @@ class Norm:
         return float(rows.max() if self.each_token else torch.linalg.vector_norm(rows))
 
     def project(self, e: Tensor, size: float) -> Tensor:
-        """Return the nearest perturbation of at most a size."""
+        """Return the nearest perturbation of at most a size, for each of a batch (…, n, d)."""
         import torch
 
-        norms = torch.linalg.vector_norm(e, dim=-1 if self.each_token else None, keepdim=True)
+        norms = torch.linalg.vector_norm(e, dim=-1 if self.each_token else (-2, -1), keepdim=True)
         return e * (size / torch.clamp(norms, min=size))
 
     def maximise(self, gradient: Tensor, size: float) -> Tensor:

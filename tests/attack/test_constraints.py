@@ -18,6 +18,7 @@ SETS = {
     "rms norm": Ellipsoid(Normalisation(GAIN, centred=False)),
     "zero gain": Ellipsoid(Normalisation(ZERO_GAIN, normal(1, 5))),
     "near": Near(100 * normal(2, 4, 5), 1e-3),
+    "near, all together": Near(100 * normal(2, 4, 5), 1e-3, "frobenius"),
 }
 
 
@@ -49,11 +50,12 @@ def test_coordinates_round_trip_and_gradients_are_pulled_back(name):
 def test_the_projection_is_the_nearest_point(name):
     c = SETS[name]
     outside = 3 * c.coordinate_radius * normal(6, 4, 5)
-    here = (outside - c.project(outside)).norm(dim=-1)
+    dims = (-2, -1) if name == "near, all together" else (-1,)
+    here = (outside - c.project(outside)).norm(dim=dims)
     others = c.draw((500, 4, 5), torch.Generator().manual_seed(1))
     if name == "sphere":
         others = c.project(others)
-    assert at_most(here, (outside - others).norm(dim=-1))
+    assert at_most(here, (outside - others).norm(dim=dims))
 
 
 def test_outputs_of_a_normalisation_are_in_its_ellipsoid():
@@ -87,6 +89,7 @@ def test_the_origin_is_projected_onto_the_sphere():
         (lambda: Ellipsoid(Normalisation(1e120 * GAIN)), r"Ellipsoid: expected a gain with entries up to 1e\+100"),
         (lambda: Ellipsoid(Normalisation(GAIN, 1e120 * GAIN)), "Ellipsoid: expected a bias with entries"),
         (lambda: Ellipsoid(GAIN), "Ellipsoid: expected a Normalisation, got Tensor"),
+        (lambda: Near(torch.zeros(3, 2), 1.0, "text"), "Near: expected norm as one of frobenius, token"),
         (lambda: Near(torch.zeros(3), 1.0), r"Near: expected x0 as tokens \(n, d\)"),
         (lambda: Near(torch.zeros(3, 2), -1.0), "Near: expected a finite eps above 0"),
         (lambda: Near(torch.full((3, 2), torch.inf), 1.0), "Near: expected finite"),

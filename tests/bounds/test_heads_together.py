@@ -135,12 +135,12 @@ def test_far_distances_use_the_norms_of_queries_and_keys(monkeypatch):
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_hundred_thousand_inputs(name):
     """10⁴ random and optimised inputs of each of 13 kinds of layers."""
-    for seed in range(100):
+    for seed in range(80):
         n, radius = 2 + seed % 5 if name != "bias table" else 4, [0.1, 0.5, 1.0, 2.0, 5.0][seed % 5]
         f = drawn(name, seed, n)
         bound = heads_together.upper(f, n, radius).log_value
-        x = tokens(seed, 96, n, radius)
+        x = tokens(seed, 122, n, radius)
         sigma = steepness(f, x)
         assert at_most(math.log(sigma.max()), bound)
-        climbed = ascended(f, x[sigma.argsort(descending=True)[:4]], radius)
+        climbed = ascended(f, x[sigma.argsort(descending=True)[:3]], radius, steps=8)
         assert at_most(math.log(steepness(f, climbed).max()), bound)

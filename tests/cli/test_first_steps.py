@@ -49,7 +49,7 @@ def test_every_option_of_a_question_is_in_one_section_of_its_help(howsmooth, que
         ("worst-case", "did you mean `howsmooth attack worst-case`?"),
         ("attack tokenz", "did you mean `howsmooth attack tokens`?"),
         ("studdy run", "did you mean `howsmooth study`?"),
-        ("xyzzy", "choose among measure, bound, attack"),
+        ("xyzzy", "choose among measure, compare, bound"),
     ],
 )
 def test_a_misspelt_command_is_corrected(howsmooth, line, suggestion):

@@ -14,7 +14,7 @@ from howsmooth.errors import InputError
 from howsmooth.explorer import Limits, html
 from howsmooth.explorer.app import App, Cancellation, Cancellations, Cancelled
 from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.choice import Work, doubling_lengths, prepare
+from howsmooth.explorer.choice import Choice, doubling_lengths, prepare
 from howsmooth.explorer.forms import texts_of
 from howsmooth.explorer.guard import is_own_host
 from howsmooth.explorer.tabs import layers_form
@@ -26,7 +26,7 @@ TEXT = "The harbour was quiet, and the keeper counted the ships. " * 8
 HOSTILE = '</td><script>alert(1)</script><img src=x onerror="alert(2)">'
 
 
-def asked(catalog: ModelCatalog, layers="all", text=TEXT, *, model="minilm", lengths=None, **values) -> Work:
+def asked(catalog: ModelCatalog, layers="all", text=TEXT, *, model="minilm", lengths=None, **values) -> Choice:
     """Return what the form for layers asks with these values; the length is not bounded as that of the form."""
     form = layers_form(Limits(max_tokens=100_000))
     spec = form.spec({"lengths": str(lengths or 64), **texts_of({"model": model, "layers": layers, **values})})

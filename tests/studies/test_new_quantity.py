@@ -26,7 +26,7 @@ from .conftest import TEXT
 LENGTHS = [4, 6, 8, 12]
 
 
-def frobenius(point: EvaluationPoint) -> list[dict[str, Any]]:
+def entrywise(point: EvaluationPoint) -> list[dict[str, Any]]:
     """‖J‖_F of the dense Jacobian of each sequence."""
     found = []
     for x in point.x if point.x.ndim == 3 else point.x[None]:
@@ -39,8 +39,8 @@ def frobenius(point: EvaluationPoint) -> list[dict[str, Any]]:
 def known(monkeypatch) -> None:
     monkeypatch.setitem(
         QUANTITIES,
-        "frobenius",
-        Quantity("‖J‖_F", "the Frobenius norm of the Jacobian", f"{__name__}:frobenius", every_token=True),
+        "entrywise",
+        Quantity("‖J‖_F", "the Frobenius norm of the Jacobian", f"{__name__}:entrywise", every_token=True),
     )
 
 
@@ -52,7 +52,7 @@ def river(tmp_path) -> str:
 
 def test_a_quantity_without_an_entry_is_refused(tiny, river):
     with pytest.raises(howsmooth.InputError, match="expected a quantity among lipschitz, released, released-map"):
-        howsmooth.measure(tiny, river, quantities=["frobenius"])
+        howsmooth.measure(tiny, river, quantities=["entrywise"])
 
 
 def test_a_quantity_with_an_entry_appears_in_all_outputs(known, tiny, river, tmp_path, capfd):
@@ -72,7 +72,7 @@ def test_a_quantity_with_an_entry_appears_in_all_outputs(known, tiny, river, tmp
                 "--samples",
                 "2",
                 "--quantities",
-                "lipschitz,frobenius",
+                "lipschitz,entrywise",
                 "--json",
                 str(out["jsonl"]),
                 "--csv",
@@ -93,21 +93,21 @@ def test_a_quantity_with_an_entry_appears_in_all_outputs(known, tiny, river, tmp
     for n in LENGTHS:
         for sample, chunk in enumerate(model.chunks(TEXT, n, 2)):
             J = torch.func.jacrev(model.attention(1, n))(model.activations(chunk, [1])[1])
-            assert values["frobenius", n, sample] == pytest.approx(float(J.norm()), rel=1e-5)
-            assert less(values["lipschitz", n, sample], values["frobenius", n, sample])
+            assert values["entrywise", n, sample] == pytest.approx(float(J.norm()), rel=1e-5)
+            assert less(values["lipschitz", n, sample], values["entrywise", n, sample])
 
     from howsmooth.report.rows import number
 
-    medians = [number(median(values["frobenius", n, sample] for sample in (0, 1))) for n in LENGTHS]
+    medians = [number(median(values["entrywise", n, sample] for sample in (0, 1))) for n in LENGTHS]
     assert "‖J‖_F of its attention layers" in shown and all(text in shown for text in medians)
     with open(out["csv"], encoding="utf-8", newline="") as stream:
-        assert sum(row["quantity"] == "frobenius" for row in csv.DictReader(stream)) == 8
+        assert sum(row["quantity"] == "entrywise" for row in csv.DictReader(stream)) == 8
     assert "‖J‖_F" in titles(records)[1] and "Lip" in titles(records)[0]
     assert out["svg"].read_text(encoding="utf-8").startswith("<?xml")
     table = page_table(out["html"])
-    assert len(table["quantity"]) == 16 and table["quantity"].count("frobenius") == 8
+    assert len(table["quantity"]) == 16 and table["quantity"].count("entrywise") == 8
     laws = {dict(zip(howsmooth.records.CURVE, key, strict=True))["quantity"] for key in records.fits}
-    assert laws == {"lipschitz", "frobenius"}
+    assert laws == {"lipschitz", "entrywise"}
 
 
 def titles(records: howsmooth.Measurements) -> list[str]:

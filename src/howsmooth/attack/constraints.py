@@ -1,6 +1,6 @@
 """Constraint sets for the tokens of an attack.
 
-In suitable coordinates y, every set here is a ball (or a sphere) for each token:
+In suitable coordinates y, every set here but one kind of `Near` is a ball (or a sphere) for each token:
 
     x = decode(y),  |y_i| ≤ radius
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from howsmooth.attack.checks import check_entries, check_size
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.errors import InputError
+from howsmooth.norms import NORMS
 
 
 class Constraint:
@@ -203,11 +204,12 @@ class Ellipsoid(Constraint):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Near(Constraint):
-    """Each token within `eps` of the corresponding row of `x0`. The coordinates are x − x0.
+    """Each token within `eps` of the corresponding row of `x0`, or all together. The coordinates are x − x0.
 
     Attributes:
         x0: the centre (n, d), finite, of a floating dtype.
-        eps: the largest distance of a token from its row, > 0.
+        eps: the largest norm of x − x0, > 0.
+        norm: "token" if each token may move by eps, "frobenius" if eps is for all of them together.
 
     Example:
         >>> near = Near(torch.zeros(2, 3), 0.5)
@@ -217,10 +219,13 @@ class Near(Constraint):
 
     x0: Tensor
     eps: float
+    norm: str = "token"
 
     def __post_init__(self) -> None:
         """Check the centre and eps."""
         check_size("Near", "eps", self.eps)
+        if self.norm not in NORMS:
+            raise InputError(f"Near: expected norm as one of {', '.join(NORMS)}, got {self.norm!r}")
         if not isinstance(self.x0, Tensor) or self.x0.dim() != 2 or not self.x0.dtype.is_floating_point:
             shape = tuple(self.x0.shape) if isinstance(self.x0, Tensor) else type(self.x0).__name__
             raise InputError(f"Near: expected x0 as tokens (n, d) of a floating dtype, got {shape}")
@@ -230,13 +235,21 @@ class Near(Constraint):
 
     @property
     def coordinate_radius(self) -> float:
-        """The largest distance eps."""
+        """The largest norm eps."""
         return self.eps
+
+    def project(self, y: Tensor) -> Tensor:
+        """Return the nearest point of the set, in coordinates."""
+        return NORMS[self.norm].project(y, self.eps)
+
+    def excess(self, y: Tensor) -> float:
+        """Return how far the norm of y is above eps; negative inside."""
+        return super().excess(y) if NORMS[self.norm].each_token else float((y.norm(dim=(-2, -1)) - self.eps).max())
 
     def __repr__(self) -> str:
         """Return the shape of x0 instead of its entries."""
         n, d = self.x0.shape
-        return f"Near(n={n}, d={d}, eps={self.eps:.6g})"
+        return f"Near(n={n}, d={d}, eps={self.eps:.6g}, norm={self.norm!r})"
 
     def encode(self, x: Tensor) -> Tensor:
         """Return x − x0."""

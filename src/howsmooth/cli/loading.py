@@ -105,9 +105,9 @@ def check_models(spec: ModelSpec, *, devices: bool = True) -> None:
         spec: The spec.
         devices: Whether this machine has to have the devices.
     """
-    for kind, path in (("images", spec.images), ("audio", spec.audio)):
+    for name, path in (("images", spec.images), ("audio", spec.audio)):
         if path is not None:
-            list_files(kind, spec.path(path))
+            list_files(name, spec.path(path))
     for declared in (member for model in spec.chosen_models for member in model.members()):
         if devices and declared.device != "cpu":
             from howsmooth.models.memory import check_device

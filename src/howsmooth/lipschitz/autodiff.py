@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.captured import captured_modules, refuse_state_changes
 from howsmooth.lipschitz.casts import CastDetector, evaluated_in_float64, warn_of_refusal
+from howsmooth.lipschitz.forward_mode import jvp
 from howsmooth.quantised import refuse_quantised
 from howsmooth.spectral.operator import LinearOperator, refuse_autocast
 from howsmooth.spectral.products import MAX_SQUARABLE
@@ -149,9 +150,7 @@ class AutodiffJacobian(LinearOperator):
         with differentiable_attention():
             if self._has_forward_mode:
                 try:
-                    with torch.no_grad():
-                        jv: Tensor = torch.func.jvp(self.f, (self._input.detach(),), (v,))[1]
-                    return jv.reshape(*self.batch, -1).to(self.dtype)
+                    return jvp(self.f, self._input.detach(), v).reshape(*self.batch, -1).to(self.dtype)
                 except (RuntimeError, NotImplementedError):
                     self._has_forward_mode = False
             try:

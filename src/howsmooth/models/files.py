@@ -184,20 +184,20 @@ def missing_tokenizer(name: str, reason: str, suggested: str = "NAME") -> InputE
     )
 
 
-def list_files(kind: str, path: str | os.PathLike[str], count: int | None = None) -> list[Path]:
+def list_files(media: str, path: str | os.PathLike[str], count: int | None = None) -> list[Path]:
     """Return a file of images or sounds, or the first such files of a folder by name.
 
     Args:
-        kind: A key of `MEDIA_SUFFIXES`.
+        media: A key of `MEDIA_SUFFIXES`.
         path: The file or the folder.
         count: How many; by default all.
 
     Raises:
         InputError: The path does not exist, or has fewer files.
     """
-    root, what = Path(path).expanduser(), "images" if kind == "images" else "sounds"
+    root, what = Path(path).expanduser(), "images" if media == "images" else "sounds"
     if root.is_dir():
-        files = sorted(file for file in root.iterdir() if file.suffix.lower() in MEDIA_SUFFIXES[kind])
+        files = sorted(file for file in root.iterdir() if file.suffix.lower() in MEDIA_SUFFIXES[media])
     elif root.is_file():
         files = [root]
     else:

@@ -37,6 +37,9 @@ NAME, NAME_WITH_TABLES = "howsmooth", "howsmooth_tables"
 # Arguments of other attention functions that change the result: ignoring one would give a wrong result silently.
 _UNSUPPORTED = ("cache", "head_mask", "cu_seq_lens_q", "cu_seq_lens_k", "block_indices")
 
+Change = Callable[
+    [torch.nn.Module, torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+]
 Observer = Callable[[torch.nn.Module, torch.Tensor], None]
 Reader = Callable[[torch.nn.Module, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]], None]
 MaskFunction = Callable[..., Any]
@@ -45,9 +48,9 @@ MaskFunction = Callable[..., Any]
 _OBSERVER: ContextVar[Observer | None] = ContextVar("howsmooth_observer", default=None)
 _READER: ContextVar[Reader | None] = ContextVar("howsmooth_reader", default=None)
 _ONLY_HEAD: ContextVar[int | None] = ContextVar("howsmooth_only_head", default=None)
+_CHANGE: ContextVar[Change | None] = ContextVar("howsmooth_change_attention", default=None)
 _EDIT: ContextVar[Callable[[torch.Tensor], torch.Tensor] | None] = ContextVar("howsmooth_edit", default=None)
 _ATTENDING: ContextVar[bool] = ContextVar("howsmooth_attending", default=False)
-_DETACH: ContextVar[bool] = ContextVar("howsmooth_detach_keys_and_values", default=False)
 
 
 @dataclass(frozen=True)
@@ -107,9 +110,14 @@ def restrict_to_head(head: int) -> AbstractContextManager[None]:
     return _set(_ONLY_HEAD, head)
 
 
+def change_attention(change: Change) -> AbstractContextManager[None]:
+    """Compute every attention in the context with change(module, q, k, v) in place of its q, k and v."""
+    return _set(_CHANGE, change)
+
+
 def detach_keys_and_values() -> AbstractContextManager[None]:
     """Detach keys and values inside the context: derivatives pass through the queries only."""
-    return _set(_DETACH, True)
+    return change_attention(lambda _module, q, k, v: (q, k.detach(), v.detach()))
 
 
 def edit_heads(edit: Callable[[torch.Tensor], torch.Tensor]) -> AbstractContextManager[None]:
@@ -234,11 +242,11 @@ def attention_forward(
         attention_mask = _restrict_to_indices(attention_mask, indices, key.shape[-2], module)
     # A compiler does not trace context variables; they are for measuring, which is not compiled.
     recording = torch.compiler.is_compiling()
-    observer, head, detach = (None, None, False) if recording else (_OBSERVER.get(), _ONLY_HEAD.get(), _DETACH.get())
+    observer, head, change = (None, None, None) if recording else (_OBSERVER.get(), _ONLY_HEAD.get(), _CHANGE.get())
     edit = None if recording else _EDIT.get()
     heads = query.shape[1]
-    if detach:
-        key, value = key.detach(), value.detach()
+    if change is not None:
+        query, key, value = change(module, query, key, value)
     if head is not None:
         shared = head * key.shape[1] // heads
         query, key, value = query[:, head : head + 1], key[:, shared : shared + 1], value[:, shared : shared + 1]

@@ -34,6 +34,7 @@ class MapType:
         per_layer: Whether each layer has one; otherwise it is a map of the whole model.
         attends: Whether it is attention in one layer, alone or with what surrounds it: what splitting is about.
         arguments: What may follow the name after a colon; the first is the default.
+        of_tokens: Whether its input is the tokens of the sequence, one row for each.
         takes_layers: Whether a range of layers may follow the name after a colon.
         version: Part of the key of every record of the map; raised when its numbers change.
     """
@@ -48,6 +49,7 @@ class MapType:
     attends: bool = False
     arguments: tuple[str, ...] = ()
     takes_layers: bool = False
+    of_tokens: bool = True
     version: int = MAP_VERSION
 
     @property
@@ -56,7 +58,8 @@ class MapType:
         return f":{'|'.join(self.arguments)}" if self.arguments else "[:FIRST..LAST]" if self.takes_layers else ""
 
 
-_TAKE = "howsmooth.models.maps:"
+_TAKE, _TAKE_MODEL = "howsmooth.models.maps:", "howsmooth.models.model_maps:"
+_TAKE_ARGUMENT = "howsmooth.models.argument_maps:"
 
 MAPS = {
     "attention": MapType(
@@ -70,10 +73,50 @@ MAPS = {
     "layer": MapType(
         "the whole Transformer layer", "Transformer layers", f"{_TAKE}layer_map", own_tokens=False, attends=True
     ),
-    "model": MapType("the whole model", "layers together", f"{_TAKE}network_map", own_tokens=False, per_layer=False),
+    "model": MapType(
+        "the whole model", "layers together", f"{_TAKE_MODEL}network_map", own_tokens=False, per_layer=False
+    ),
     "norm": MapType("the normalisation alone", "normalisations", f"{_TAKE}norm_map", own_tokens=False),
     "mlp": MapType("the MLP alone", "MLPs", f"{_TAKE}mlp_map", own_tokens=False),
     "mixer": MapType("what mixes the tokens", "token mixers", f"{_TAKE}mixer_map", enters="attention"),
+    "chain": MapType(
+        "layers in a row",
+        "layers in a row",
+        f"{_TAKE_MODEL}chain_map",
+        own_tokens=False,
+        per_layer=False,
+        takes_layers=True,
+    ),
+    "logits": MapType(
+        "from the embedding to the logits",
+        "embeddings to logits",
+        f"{_TAKE_MODEL}logits_map",
+        own_tokens=False,
+        per_layer=False,
+    ),
+    "cross": MapType(
+        "cross attention",
+        "cross attentions",
+        f"{_TAKE_ARGUMENT}cross_map",
+        own_tokens=False,
+        arguments=("both", "queries", "memory"),
+        of_tokens=False,
+    ),
+    "weights": MapType(
+        "attention as a function of its weights",
+        "attention layers in their weights",
+        f"{_TAKE_ARGUMENT}weights_map",
+        enters="attention",
+        arguments=("all", "q", "k", "v", "o"),
+        of_tokens=False,
+    ),
+    "cache": MapType(
+        "attention as a function of its keys and values",
+        "attention layers in their cache",
+        f"{_TAKE_ARGUMENT}cache_map",
+        enters="attention",
+        arguments=("both", "keys", "values"),
+    ),
 }
 
 

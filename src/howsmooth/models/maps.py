@@ -8,14 +8,14 @@ f is attention with its output projection, N the normalisation whose output is t
     block       pre-norm   x + g(f(N(x)))         input: of the layer
                 post-norm  M(x + g(f(x))), M the norm that follows
     layer       the whole Transformer layer       input: of the layer
-    model       all layers and the final norm     input: of layer 0, embeddings and positions included
     norm        N                                 input: of N
     mlp         the MLP of the layer              input: of the MLP, after its norm
     mixer       what mixes the tokens: f, as the modules compute it, also where there is a formula
 
 g is what some families apply between attention and the residual stream (Gemma 2 and 3 a second norm, DINOv2 a scale).
 In a post-norm family N belongs to the layer below, or to the embeddings. In families that compute attention and MLP
-in parallel (GPT-NeoX, Phi, Falcon) the block is the stream plus attention.
+in parallel (GPT-NeoX, Phi, Falcon) the block is the stream plus attention. Maps of the whole model are in
+`howsmooth.models.model_maps`.
 """
 
 from __future__ import annotations
@@ -287,7 +287,13 @@ def site_numbers(model: Model, choice: MapChoice, layer: int | None) -> list[int
     """Return the layers whose sites a map needs."""
     if layer is not None:
         return [layer]
-    return [0]
+    first, last = (0, model.layers - 1) if choice.name == "chain" else (0, 0)
+    last = choice.layers[1] if choice.layers else last
+    if last >= model.layers:
+        raise InputError(
+            f"expected layers from 0 to {model.layers - 1} of {model.name}, got {choice}; choose among them"
+        )
+    return list(range(first, last + 1))
 
 
 def attention_map(site: Site, heads: int, head: int | None, where: str, _: str) -> tuple[torch.nn.Module, Tensor]:
@@ -339,14 +345,6 @@ def mixer_map(site: Site, heads: int, head: int | None, where: str, _: str) -> t
     if site.mixer is None:
         raise MissingMap(f"mixer: expected a module of the layer that mixes its tokens, got none in {where}")
     return CallMap(site.mixer), site.mixer.x
-
-
-def network_map(
-    model: Model, given: dict[str, Any], sites: dict[int, Site], choice: MapChoice
-) -> tuple[torch.nn.Module, Tensor]:
-    """Return all layers with the final norm, and the input of layer 0."""
-    check_tokens(sites[0], choice, f"layer 0 of {model.name}")
-    return NetworkMap(model.instrumented, given, sites[0]), sites[0].layer.x
 
 
 def _missing_norm(name: str, where: str) -> MissingMap:

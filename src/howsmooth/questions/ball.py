@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from howsmooth.lazy import deferred
-from howsmooth.questions.fields import Restarts, Steps, numbers, option, whole
+from howsmooth.norms import NORMS
+from howsmooth.questions.fields import BudgetNorm, Restarts, Steps, numbers, option, whole
 from howsmooth.questions.question import Fields, Place, Question, Scope, every_map_and_sample
 from howsmooth.questions.spec import Lengths, ModelSpec, Samples
 from howsmooth.questions.worst_case import SEARCH_FIELDS
@@ -19,15 +20,18 @@ if TYPE_CHECKING:
 class BallSpec(ModelSpec):
     """Which layers and lengths, the radii of the balls, and how long to search in them."""
 
-    options: ClassVar[tuple[str, ...]] = (*SEARCH_FIELDS, "eps", "effort", "restarts", "steps")
+    options: ClassVar[tuple[str, ...]] = (*SEARCH_FIELDS, "eps", "norm", "effort", "restarts", "steps")
     varied: ClassVar[tuple[str, ...]] = ("eps",)
 
     question: str = "ball"
     lengths: Lengths = (64,)
     samples: Samples = 1
     eps: Annotated[
-        tuple[float, ...], numbers("0.001,0.01,0.1"), option("How far each token may move.", metavar="NUMBER,…")
+        tuple[float, ...],
+        numbers("0.001,0.01,0.1"),
+        option("How far each token may move; with --norm frobenius all of them together.", metavar="NUMBER,…"),
     ] = (0.001, 0.01, 0.1)
+    norm: BudgetNorm = "token"
     effort: Annotated[
         int,
         whole(0, 1000),
@@ -38,12 +42,13 @@ class BallSpec(ModelSpec):
 
 
 class BallRecord(ModelRecord, kind="ball"):
-    """A certified bound for all tokens within eps of a text's tokens, and the largest constant found there.
+    """A certified bound for all tokens within eps of a text's, each or all together, and the largest constant found.
 
     The supremum over the ball is between the two.
     """
 
     eps: float
+    norm: str = "token"  # in which eps is measured
     certified: float | None
     log_certified: float | None
     tightness: float | None
@@ -74,11 +79,12 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     f, x = f.converted(dtype=torch.float64), x.double()
     solver = spec.spectral_solver.divided(2)  # each certificate is the smaller of two bounds with a confidence
     centre = estimate_at(f, x, solver=solver)
-    vacuous = vacuous_eps(f, x)
+    per: Literal["token", "text"] = "token" if NORMS[spec.norm].each_token else "text"
+    vacuous = vacuous_eps(f, x) if per == "token" else None  # a statement about one budget per token
     for place in places:
         eps = place.at["eps"]
-        certificate = certify_ball(f, x, eps, at_center=centre.upper, effort=spec.effort, solver=solver)
-        near = Near(x, eps)
+        certificate = certify_ball(f, x, eps, at_center=centre.upper, per=per, effort=spec.effort, solver=solver)
+        near = Near(x, eps, spec.norm)
         found = worst_case(f, work.n, near, restarts=spec.restarts, steps=spec.steps, seed=spec.seed, tol=spec.tol)
         bound = certificate.bound
         yield (
@@ -88,6 +94,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
                 "map": spec.map_name,
                 **work.sample_fields(at),
                 "eps": eps,
+                "norm": spec.norm,
                 "certified": bound.value,
                 "log_certified": bound.log_value,
                 "method": certificate.method,

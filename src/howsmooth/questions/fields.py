@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from howsmooth.norms import NORMS
+
 MAX_NUMBER = 1e100  # radii and distances up to this have a finite square
 MAX_COUNT = 10**6  # steps, samples or particles: more would take too long
 MAX_DIGITS = 18  # of a number of tokens, samples or bytes
@@ -199,6 +201,11 @@ Radius = Annotated[
     ),
 ]
 
+
+BudgetNorm = Annotated[
+    Literal[*NORMS],  # type: ignore[valid-type]  # the names of the registry
+    option(f"Whether the budget is for {' or for '.join(norm.about for norm in NORMS.values())}."),
+]
 
 # Options of gradient ascent from many starts.
 Restarts = Annotated[

@@ -227,9 +227,9 @@ class FeatureInputs(Inputs):
 
     def __init__(self, model: Model, spec: ModelSpec):
         """Read or generate all samples, and run the model on the first to count its tokens."""
-        self.model, self.kind = model, spec.inputs
-        path = spec.images if self.kind == "images" else spec.audio
-        make = model.images if self.kind == "images" else model.sounds
+        self.model, self.inputs = model, spec.inputs
+        path = spec.images if self.inputs == "images" else spec.audio
+        make = model.images if self.inputs == "images" else model.sounds
         self.path = None if path is None else spec.path(path)
         chosen = spec.samples if path is None or "samples" in spec.model_fields_set else None
         self.features = make(self.path, chosen, spec.seed)[: spec.samples].cpu()
@@ -239,7 +239,7 @@ class FeatureInputs(Inputs):
 
     def chunk(self, n: int, sample: int) -> TokenChunk:
         """Return a chunk of n tokens without ids."""
-        return TokenChunk.placeholder(n, TOKEN_NAMES[self.kind])
+        return TokenChunk.placeholder(n, TOKEN_NAMES[self.inputs])
 
     def tokens(self, chunk: TokenChunk, sample: int, layers: Iterable[int]) -> dict[int, Tensor]:
         """Return the inputs of attention, layer -> (n, d), from one forward pass."""
@@ -252,10 +252,10 @@ class FeatureInputs(Inputs):
     @property
     def run_fields(self) -> dict[str, Any]:
         """The fields that all records of a run share."""
-        what = "images" if self.kind == "images" else "sounds"
+        what = "images" if self.inputs == "images" else "sounds"
         generated = self.path is None
         return {
-            "inputs": self.kind,
+            "inputs": self.inputs,
             "text": f"generated {what}" if generated else f"{what} of {Path(self.path or '').name}",
             "text_sha256": None,
             "special_tokens": "none",
@@ -367,8 +367,8 @@ def adapt_to_model(model: Model, corpora: Sequence[Corpus], spec: ModelSpec) -> 
         >>> adapted.inputs, notes
         ('text', [])
     """
-    kind = {"vision": "images", "audio": "audio"}.get(model.modality)
-    if kind is None or spec.inputs == "normalised":
+    taken = {"vision": "images", "audio": "audio"}.get(model.modality)
+    if taken is None or spec.inputs == "normalised":
         if spec.inputs in ("images", "audio"):
             raise InputError(f"expected a model that takes {spec.inputs}, got {model.name}, which takes text")
         if spec.inputs == "text" and not spec.chooses_inputs and model.reads_text and model.tokenizer is None:
@@ -379,10 +379,10 @@ def adapt_to_model(model: Model, corpora: Sequence[Corpus], spec: ModelSpec) -> 
                 *notes,
             ]
         return fit_lengths(model, corpora, spec)
-    what = "images" if kind == "images" else "sounds"
-    if spec.chooses_inputs and spec.inputs != kind:
+    what = "images" if taken == "images" else "sounds"
+    if spec.chooses_inputs and spec.inputs != taken:
         raise InputError(
-            f"expected {what} for {model.name}, which takes {model.modality}, got {spec.inputs}; give --{kind} PATH"
+            f"expected {what} for {model.name}, which takes {model.modality}, got {spec.inputs}; give --{taken} PATH"
         )
     if "lengths" in spec.model_fields_set:
         raise InputError(
@@ -390,9 +390,9 @@ def adapt_to_model(model: Model, corpora: Sequence[Corpus], spec: ModelSpec) -> 
             f"{', '.join(map(str, spec.lengths))}; leave them out"
         )
     notes = []
-    if getattr(spec, kind) is None:
-        notes.append(f"{model.name} takes {what}: generated ones are measured; give --{kind} PATH to measure your own")
-    given = spec.model_copy(update={"inputs": kind})
+    if getattr(spec, taken) is None:
+        notes.append(f"{model.name} takes {what}: generated ones are measured; give --{taken} PATH to measure your own")
+    given = spec.model_copy(update={"inputs": taken})
     found = FeatureInputs(model, given)
     return given.model_copy(update={"lengths": (found.n,), "samples": found.samples}), notes
 

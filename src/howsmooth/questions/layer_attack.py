@@ -16,7 +16,7 @@ from howsmooth import choices
 from howsmooth.lazy import deferred
 from howsmooth.norms import NORMS
 from howsmooth.questions.artefacts import FolderName, file_name, make_artefact_folder
-from howsmooth.questions.fields import Steps, names, numbers, option, whole
+from howsmooth.questions.fields import BudgetNorm, Steps, names, numbers, option, whole
 from howsmooth.questions.question import Fields, Place, Question, Scope, every_map_and_sample
 from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, Lengths, ModelSpec, Samples, Tolerance
 from howsmooth.records.schema import Count, Length, ModelRecord, Named, Number, PerturbationBudget
@@ -63,10 +63,7 @@ class FeatureAttackSpec(ModelSpec):
             "Sizes of the perturbation: fractions of ‖X‖, or of the mean |x_i| with --norm token.", metavar="NUMBER,…"
         ),
     ] = (0.01,)
-    norm: Annotated[
-        Literal[*NORMS],  # type: ignore[valid-type]  # the names of the registry
-        option(f"Whether the budget is for {' or for '.join(norm.about for norm in NORMS.values())}."),
-    ] = "frobenius"
+    norm: BudgetNorm = "frobenius"
     perturbed_tokens: Annotated[int | None, whole(), option("Perturb at most this many tokens.", metavar="COUNT")] = (
         None
     )

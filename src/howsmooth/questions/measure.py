@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -14,7 +15,7 @@ from howsmooth.lazy import deferred
 from howsmooth.questions.fields import split_at_commas
 from howsmooth.questions.question import Fields, Place, Question, Scope
 from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, ModelSpec
-from howsmooth.records.schema import Count, ModelRecord, TokenShare
+from howsmooth.records.schema import Count, ModelRecord, Part, TokenShare
 
 if TYPE_CHECKING:
     from howsmooth.questions.work import Work
@@ -31,6 +32,7 @@ class Quantity:
         certified: Whether it has an interval with a confidence.
         every_token: Whether it is defined only for perturbations of all tokens.
         maps: The maps that it is defined for; None for all.
+        count: (default, least, most) of the number that may follow its name after a colon; None if none may.
     """
 
     symbol: str
@@ -39,7 +41,10 @@ class Quantity:
     certified: bool = False
     every_token: bool = False
     maps: tuple[str, ...] | None = None
+    count: tuple[int, int, int] | None = None
 
+
+_SPECTRA = "howsmooth.questions.spectra:"
 
 # The only list of quantities: records, tables, charts, pages and the command line use it.
 QUANTITIES = {
@@ -59,13 +64,70 @@ QUANTITIES = {
         every_token=True,
         maps=("attention",),
     ),
+    "spectrum": Quantity(
+        "σ₁", "the K largest singular values", f"{_SPECTRA}spectrum", certified=True, count=(16, 1, 64)
+    ),
+    "density": Quantity(
+        "#{σ > σ₁/10}",
+        "how many singular values exceed each threshold, from K random starts",
+        f"{_SPECTRA}density",
+        certified=True,
+        every_token=True,
+        count=(4, 1, 64),
+    ),
+    "frobenius": Quantity("‖J‖_F", "the Frobenius norm", f"{_SPECTRA}frobenius", certified=True, every_token=True),
+    "effective-rank": Quantity(
+        "‖J‖_F²/‖J‖₂²", "the effective rank", f"{_SPECTRA}effective_rank", certified=True, every_token=True
+    ),
+    "rms": Quantity(
+        "‖J‖_RMS", "the norm for the root mean square on both sides", f"{_SPECTRA}rms", certified=True, every_token=True
+    ),
+    "token-norm": Quantity(
+        "‖J‖_token",
+        "two sides of the norm for the largest token on both sides",
+        f"{_SPECTRA}token_norm",
+        every_token=True,
+    ),
+    "gains": Quantity("max‖J_ij‖", "‖J_ij‖₂ of every pair of tokens", f"{_SPECTRA}gains", every_token=True),
+    "eigenvalues": Quantity(
+        "|λ₁|", "the K eigenvalues of largest modulus", f"{_SPECTRA}eigenvalues", every_token=True, count=(6, 1, 64)
+    ),
 }
 
 
-def _check_quantity(name: str) -> str:
+def parse_quantity(text: str) -> tuple[str, int | None]:
+    """Return the name of a quantity and its number: "spectrum:64", or "spectrum" with the default.
+
+    Raises:
+        InputError: There is no such quantity, or it takes no such number.
+
+    Example:
+        >>> parse_quantity("lipschitz"), parse_quantity("spectrum"), parse_quantity("spectrum:64")
+        (('lipschitz', None), ('spectrum', 16), ('spectrum', 64))
+    """
+    name, colon, number = text.partition(":")
     if name not in QUANTITIES:
-        raise ValueError(f"expected a quantity among {', '.join(QUANTITIES)}, got {name[:60]!r}")
-    return name
+        near = difflib.get_close_matches(name, QUANTITIES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"expected a quantity among {', '.join(QUANTITIES)}, got {text[:60]!r}{hint}")
+    count = QUANTITIES[name].count
+    if not colon:
+        return name, None if count is None else count[0]
+    if count is None:
+        raise InputError(f"expected {name} without a number, got {text[:60]!r}")
+    if not (number.isascii() and number.isdigit() and len(number) < 10 and count[1] <= int(number) <= count[2]):
+        raise InputError(f"expected {name}:K with K from {count[1]} to {count[2]}, got {text[:60]!r}")
+    return name, int(number)
+
+
+def quantity_of(text: str) -> Quantity:
+    """Return the entry of a quantity in `QUANTITIES`, by its name with or without a number."""
+    return QUANTITIES[parse_quantity(text)[0]]
+
+
+def _check_quantity(text: str) -> str:
+    name, count = parse_quantity(text)
+    return name if count is None else f"{name}:{count}"
 
 
 class MeasureSpec(ModelSpec):
@@ -95,6 +157,7 @@ class MeasureSpec(ModelSpec):
         "max_steps",
         "simultaneous",
     )
+    takes_any_map: ClassVar[bool] = True
     varied: ClassVar[tuple[str, ...]] = ("tokens", "quantities")
     unhashed: ClassVar[tuple[str, ...]] = (*ModelSpec.unhashed, "simultaneous", "confidence")  # of the solver instead
 
@@ -105,7 +168,9 @@ class MeasureSpec(ModelSpec):
         Field(
             min_length=1,
             description="What is computed: "
-            + ", ".join(f"{name} ({quantity.about})" for name, quantity in QUANTITIES.items())
+            + ", ".join(
+                f"{name}{':K' if quantity.count else ''} ({quantity.about})" for name, quantity in QUANTITIES.items()
+            )
             + ".",
             json_schema_extra={"metavar": "NAME,…"},
         ),
@@ -115,7 +180,7 @@ class MeasureSpec(ModelSpec):
     @model_validator(mode="after")
     def _check_quantities(self) -> MeasureSpec:
         for name in self.quantities:
-            quantity = QUANTITIES[name]
+            quantity = quantity_of(name)
             if quantity.every_token and "all" not in self.tokens:
                 raise ValueError(f'expected "all" among tokens for the quantity {name}, which moves every token')
             if quantity.maps is not None and self.map_name not in quantity.maps:
@@ -128,8 +193,33 @@ class MeasureSpec(ModelSpec):
         return [
             (tokens, quantity)
             for tokens, quantity in product(self.tokens, self.quantities)
-            if tokens == "all" or not QUANTITIES[quantity].every_token
+            if tokens == "all" or not quantity_of(quantity).every_token
         ]
+
+
+class SpectralValue(Part):
+    """One of the largest singular values, with its interval."""
+
+    value: float
+    lower: float
+    upper: float | None
+
+
+class ThresholdCount(Part):
+    """How many singular values exceed a threshold, with an interval."""
+
+    threshold: float
+    value: float
+    lower: Count
+    upper: Count
+
+
+class EigenvalueAt(Part):
+    """An eigenvalue and the residual of its vector."""
+
+    real: float
+    imaginary: float
+    residual: float
 
 
 class Measurement(ModelRecord, kind="measurement"):
@@ -149,6 +239,11 @@ class Measurement(ModelRecord, kind="measurement"):
     shares: list[float] | None = None
     words: list[str] | None = None
     notes: list[str] | None = None
+    certificate: str | None = None  # what the interval is, of other quantities than the constant
+    spectrum: list[SpectralValue] | None = None
+    counts: list[ThresholdCount] | None = None
+    gains: list[list[float]] | None = None
+    eigenvalues: list[EigenvalueAt] | None = None
     training_step: Count | None = None  # of a monitor, as are the statistics of attention
     largest_logit: float | None = None
     entropy: float | None = None
@@ -211,6 +306,8 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
     for place, values, mean_norm in zip(places, values_by_sample, mean_norms, strict=True):
         words = work.words(place.at["sample"])
         shares = values.pop("direction_shares", None)  # of each token in the squared norm of the singular vector
+        if not work.spec.map_type.of_tokens:
+            shares, values = None, {**values, "radius": None, "mean_radius": None}
         described = work.samples.fields[work.index(place.at["sample"])]
         yield (
             place,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +20,7 @@ from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
 from howsmooth.models.memory import solver_memory_limit
 from howsmooth.models.released_scripts import script_map, uses_dropout, vjps_under_dropout
-from howsmooth.questions.measure import QUANTITIES
+from howsmooth.questions.measure import QUANTITIES, parse_quantity
 from howsmooth.spectral.solver import Solver
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class EvaluationPoint:
         token_ids: Token ids of the sequences, (b, n); None if the tokens are random.
         perturbed: Mask of the tokens that a perturbation may move, (n,) or (b, n); None for all.
         solver: The options of a solve.
+        count: The number after the name of the quantity.
     """
 
     f: Any
@@ -52,15 +53,17 @@ class EvaluationPoint:
     token_ids: Tensor | None
     perturbed: Tensor | None
     solver: Solver
+    count: int | None = None
 
 
 def compute_quantity(name: str, point: EvaluationPoint) -> list[dict[str, Any]]:
     """Return the numbers of one quantity, one dictionary per sequence."""
-    module, _, function_name = QUANTITIES[name].function.partition(":")
+    kind, count = parse_quantity(name)
+    module, _, function_name = QUANTITIES[kind].function.partition(":")
     function: Callable[[EvaluationPoint], list[dict[str, Any]]] = getattr(
         importlib.import_module(module), function_name
     )
-    return function(point)
+    return function(replace(point, count=count))
 
 
 def estimate_at(f: Any, x: Tensor, **options: Any) -> Estimate:
@@ -119,12 +122,13 @@ def _released(f: Any, x: Tensor) -> list[dict[str, Any]]:
 
 
 def _record(value: float, tokens: Tensor) -> dict[str, Any]:
+    return {"value": value, **_NO_INTERVAL, "status": "as released", "products": 1, **described(tokens)}
+
+
+def described(tokens: Tensor) -> dict[str, Any]:
+    """Return the fields of a record that describe its tokens: their norms and dtype."""
     radii = torch.linalg.vector_norm(tokens.double(), dim=-1)
     return {
-        "value": value,
-        **_NO_INTERVAL,
-        "status": "as released",
-        "products": 1,
         "radius": float(radii.max()),
         "mean_radius": math.sqrt(float(radii.square().mean())),
         "dtype": str(tokens.dtype).removeprefix("torch."),

@@ -299,6 +299,7 @@ class ModelSpec(Spec):
         per_layer: Whether each layer (and head) is a place of its own, not the model as a whole.
         takes_short_texts: Whether a text that is shorter than a length is one shorter chunk, and a text of fewer chunks
             than samples has fewer samples.
+        takes_any_map: Whether the input of the map may be something else than the tokens of the sequence.
     """
 
     argument: ClassVar[str | None] = "models"
@@ -309,6 +310,7 @@ class ModelSpec(Spec):
     )
     per_layer: ClassVar[bool] = True
     takes_short_texts: ClassVar[bool] = False
+    takes_any_map: ClassVar[bool] = False
 
     models: Models = (ModelChoice(name="minilm"),)
     texts: Annotated[
@@ -407,9 +409,9 @@ class ModelSpec(Spec):
         """Take the images or sounds that are given, and random tokens if every model is a file of attention layers."""
         if not isinstance(given, dict) or "inputs" in given or "texts" in given:
             return given
-        for kind in ("images", "audio"):
-            if given.get(kind) is not None:
-                return {**given, "inputs": kind}
+        for name in ("images", "audio"):
+            if given.get(name) is not None:
+                return {**given, "inputs": name}
         models = given.get("models", ())
         names = [
             model.get("name") if isinstance(model, dict) else getattr(model, "name", model)
@@ -427,6 +429,10 @@ class ModelSpec(Spec):
                 f'expected product_dtype only with attention and its heads, got map = "{self.map}"; '
                 "leave one of the two out"
             )
+        if not self.map_type.of_tokens and not self.takes_any_map:
+            raise ValueError(f'expected a map of the tokens for the question {self.question}, got map = "{self.map}"')
+        if not self.map_type.of_tokens and self.tokens != ("all",):
+            raise ValueError(f'expected tokens = "all" with map = "{self.map}", whose input is not the tokens')
         if self.inputs == "normalised" and not self.is_attention:
             raise ValueError(
                 f"expected a text for the map {self.map_name}, whose tokens come from a model, got inputs = "
@@ -436,9 +442,9 @@ class ModelSpec(Spec):
             raise ValueError(
                 f'expected a text only with inputs = "text", got inputs = "{self.inputs}"; leave one of them out'
             )
-        for kind in ("images", "audio"):
-            if getattr(self, kind) is not None and self.inputs != kind:
-                raise ValueError(f'expected {kind} only with inputs = "{kind}", got inputs = "{self.inputs}"')
+        for name in ("images", "audio"):
+            if getattr(self, name) is not None and self.inputs != name:
+                raise ValueError(f'expected {name} only with inputs = "{name}", got inputs = "{self.inputs}"')
         return self
 
     @property

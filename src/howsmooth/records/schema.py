@@ -18,13 +18,13 @@ Length = Annotated[int, Field(ge=1, lt=2**63)]
 Plain = str | int | float | bool | None
 
 
-class _Fields(BaseModel):
-    """Base of all models: strict types, finite numbers, further fields allowed."""
+class Part(BaseModel):
+    """Base of all models, of records and of what is in them: strict types, finite numbers, further fields allowed."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
-class Number(_Fields):
+class Number(Part):
     """A value with its interval; `upper` is None where there is no upper end."""
 
     value: float
@@ -33,7 +33,7 @@ class Number(_Fields):
     dtype: str | None = None
 
 
-class LogNumber(_Fields):
+class LogNumber(Part):
     """A named bound. If it is too large for a float, `value` is None and `log_value` is its logarithm."""
 
     name: str
@@ -41,13 +41,13 @@ class LogNumber(_Fields):
     log_value: float | None
 
 
-class Named(_Fields):
+class Named(Part):
     """An attack or an objective by its name; its settings are further fields."""
 
     name: str
 
 
-class PerturbationBudget(_Fields):
+class PerturbationBudget(Part):
     """A set of perturbations: their largest norm, and how many tokens may be perturbed (None for all)."""
 
     size: float
@@ -55,7 +55,7 @@ class PerturbationBudget(_Fields):
     tokens: Length | None
 
 
-class TokenEdit(_Fields):
+class TokenEdit(Part):
     """An edit of a text: at which position, by which operation, with which token."""
 
     position: Count
@@ -63,7 +63,7 @@ class TokenEdit(_Fields):
     token: Count
 
 
-class TokenShare(_Fields):
+class TokenShare(Part):
     """A token with a large share of the worst direction."""
 
     position: Count
@@ -71,7 +71,7 @@ class TokenShare(_Fields):
     share: float
 
 
-class Packed(_Fields):
+class Packed(Part):
     """An array, as `howsmooth.records.arrays.pack` returns it."""
 
     shape: Annotated[list[Length], Field(min_length=1)]
@@ -81,7 +81,7 @@ class Packed(_Fields):
     data: str
 
 
-class Record(_Fields):
+class Record(Part):
     """The fields that all records share. A subclass names its kind: `class BoundRecord(Record, kind="bound")`."""
 
     kind_name: ClassVar[str] = ""

@@ -33,6 +33,7 @@ _SETS = {
     "sphere": "the sphere of radius R",
     "near": "all tokens within ε of {}",
 }
+_BALLS = {"token": "all tokens within ε of {}", "frobenius": "all tokens X' with ‖X' − X‖ ≤ ε around {}"}
 _MAX_MASSES = 4
 _TARGETS = {"output": "the output", "next-token": "the next token", "cosine": "the embedding"}
 _UNITS = {"output": "change", "next-token": "KL, nats", "cosine": "cosine"}
@@ -93,13 +94,18 @@ def _masses(masses: Sequence[int]) -> str:
 
 def ball_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     """Return a table of balls for each model: the certified upper bound, the largest constant found, their ratio."""
-    return [_balls(group) for group in _grouped(records, lambda r: (r["model"], r.get("special_tokens")))]
+
+    def key(record: dict[str, Any]) -> tuple[Any, ...]:
+        return record["model"], record.get("special_tokens"), record.get("norm", "token")
+
+    return [_balls(group) for group in _grouped(records, key)]
 
 
 def _balls(records: Sequence[dict[str, Any]]) -> Table:
     word, of = input_word(records[0]), _centre(records[0])
     return Table(
-        f"{model_name(records[0]['model'])}: Lip for all tokens within ε of {of}{special_tokens_text(records[0])}",
+        f"{model_name(records[0]['model'])}: Lip for {_BALLS[records[0].get('norm', 'token')].format(of)}"
+        f"{special_tokens_text(records[0])}",
         [
             *_map_columns(records),
             Column("ε", lambda r: f"{r['eps']:g}", style="bold"),
@@ -108,7 +114,12 @@ def _balls(records: Sequence[dict[str, Any]]) -> Table:
             Column("≤ certified", lambda r: _magnitude(r["log_certified"], 4), style="bold green"),
             Column("ratio", lambda r: "" if r["tightness"] is None else f"×{number(r['tightness'], 3)}"),
             Column("by", lambda r: r["method"], "left", wrap=False),
-            Column("vacuous from ε =", lambda r: number(r["vacuous_eps"], 2), style="dim"),
+            Column(
+                "vacuous from ε =",
+                lambda r: number(r["vacuous_eps"], 2),
+                style="dim",
+                when=all(r["vacuous_eps"] is not None for r in records),
+            ),
         ],
         records,
         group=lambda r: (r["layer"], r["head"], r["n"]),

@@ -41,6 +41,7 @@ from howsmooth.report.rows import (
     symbol,
     token,
 )
+from howsmooth.report.spectrum_charts import spectrum_charts
 
 if TYPE_CHECKING:
     from howsmooth.fits import Law
@@ -87,13 +88,13 @@ def growth_charts(records: Sequence[dict[str, Any]], laws: dict[tuple, Law]) -> 
 
 
 def growth_picture(records: Sequence[dict[str, Any]], laws: dict[tuple, Law] | None = None) -> Picture:
-    """Return the picture of `growth_charts`: one panel for each model.
+    """Return the picture of `growth_charts`: one panel for each model, and those of spectra, if there are any.
 
     Args:
         records: Measurements, as `howsmooth.measure` returns them.
         laws: Fitted laws by curve; by default those that `howsmooth.fits.growth_laws` fits.
     """
-    charts = growth_charts(records, growth_laws(records) if laws is None else laws)
+    charts = [*growth_charts(records, growth_laws(records) if laws is None else laws), *spectrum_charts(records)]
     return Picture(charts, columns=len(charts), height=legend_height(charts))
 
 

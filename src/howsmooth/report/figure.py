@@ -27,11 +27,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
-from howsmooth.report.chart import Axis, Chart, HeatMap, Panel, Picture, Tokens
+from howsmooth.report.chart import Chart, HeatMap, Panel, Picture, Tokens
 from howsmooth.report.legends import draw_shared_legend
-from howsmooth.report.style import STYLES, THEMES, Theme, apply_theme, current_style, new_figure
+from howsmooth.report.style import STYLES, THEMES, current_style, new_figure
 from howsmooth.report.texts import fit_label, wrap
-from howsmooth.report.ticks import separate_tick_labels, set_ticks
+from howsmooth.report.ticks import separate_tick_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -196,11 +196,3 @@ def _points(panel: Axes, chart: Panel) -> list[list[tuple[float, float]]]:
     if isinstance(chart, (Chart, HeatMap)):
         found += [list(zip(series.x, series.y, strict=True)) for series in chart.series]
     return found
-
-
-def format_length_axes(panel: Axes, records: Sequence[dict[str, Any]], colours: Theme) -> None:
-    """Format a panel that was drawn directly with matplotlib: ticks at the records' lengths, a logarithmic y-axis."""
-    panel.set_xlabel("length n (tokens)")
-    apply_theme(panel, colours)
-    set_ticks(panel.xaxis, Axis("", ticks=sorted({record["n"] for record in records})))
-    set_ticks(panel.yaxis, Axis("", "log"))

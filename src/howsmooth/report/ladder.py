@@ -11,7 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from howsmooth.report.rows import bound_title, magnitude, model_name, number, ratio_text, special_tokens_text
+from howsmooth.report.rows import (
+    bound_title,
+    input_word,
+    magnitude,
+    model_name,
+    number,
+    ratio_text,
+    special_tokens_text,
+)
 from howsmooth.report.table import Column, Table
 
 KINDS = ("bound", "ball", "worst case")
@@ -86,12 +94,12 @@ def _table(rungs: Sequence[Rung], record: dict[str, Any]) -> Table:
             Column("≥", lambda rung: value(rung.lower), style="bold green", wrap=False),
             Column("≤", lambda rung: value(rung.upper), style="bold green", wrap=False),
             Column("known to", lambda rung: "" if rung.log_ratio is None else _factor(rung.log_ratio), wrap=False),
-            Column("over text", over_text, style="dim", wrap=False),
+            Column(f"over {input_word(record)}", over_text, style="dim", wrap=False),
             Column("by", lambda rung: " … ".join(filter(None, (rung.below, rung.above))), "left", style="dim"),
         ],
         rungs,
         group=lambda rung: (rung.layer, rung.head, rung.n),
-        caption="\n".join(_sentences(rungs)),
+        caption="\n".join(_sentences(rungs, input_word(record))),
     )
 
 
@@ -107,13 +115,14 @@ def _factor(log_ratio: float) -> str:
     return ratio_text(log_ratio) if log_ratio > math.log(1e3) else f"×{number(math.exp(log_ratio), 3)}"
 
 
-def _sentences(rungs: Sequence[Rung]) -> Iterator[str]:
+def _sentences(rungs: Sequence[Rung], word: str) -> Iterator[str]:
     """Say what is known on the ball, over all maps and lengths of the table."""
     ball = [rung for rung in rungs if rung.tokens.startswith("ball")]
     if known := [_factor(rung.log_ratio)[1:] for rung in ball if rung.log_ratio is not None]:
         yield f"On the ball the constant is known to a factor of {_between(known)}."
     if far := [ratio_text(rung.log_over_text)[1:] for rung in ball if rung.log_over_text is not None]:
-        yield f"The text is at least {_between(far)} times below the worst case there."
+        subject = "The text is" if word == "text" else "The tokens measured are"
+        yield f"{subject} at least {_between(far)} times below the worst case there."
     if any("ours" in rung.below + rung.above for rung in rungs):
         yield "ours: a statement of this project, with its proof."
 
@@ -136,14 +145,15 @@ def _rungs(key: tuple[int, int | None, int], records: Sequence[dict[str, Any]]) 
     measured = max((_estimate_of(record) for record in here), key=lambda estimate: estimate["value"])
     text = _log(measured["value"])
     limit = None if measured["upper"] is None else _log(measured["upper"])
-    yield Rung(*key, "the text", text, limit, "measured", "" if limit is None else "certified", text)
-    for eps in sorted({record["eps"] for record in balls}):
-        at = [record for record in balls if record["eps"] == eps]
+    yield Rung(*key, f"the {input_word(here[0])}", text, limit, "measured", "" if limit is None else "certified", text)
+    for norm, eps in sorted({(record.get("norm", "token"), record["eps"]) for record in balls}):
+        at = [record for record in balls if (record.get("norm", "token"), record["eps"]) == (norm, eps)]
+        near_text = f"within {eps:g} of it" if norm == "token" else f"within {eps:g} in all"
         near = max(_log(record["found"]["value"]) for record in at)
         limits = [record["log_certified"] for record in at]
         certified = None if None in limits else max(limits)  # for the text with the largest constant, whichever it is
         by = "" if certified is None else "certified (ours)"
-        yield Rung(*key, f"within {eps:g} of it", near, certified, "ascent", by, text)
+        yield Rung(*key, near_text, near, certified, "ascent", by, text)
     holding = [bound for bound in bounds if bound["holds"] in _ON_BALL and bound["log_value"] is not None]
     lower, below = _best([bound for bound in holding if bound["side"] == "lower"], max)
     upper, above = _best([bound for bound in holding if bound["side"] == "upper"], min)

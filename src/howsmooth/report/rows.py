@@ -33,6 +33,7 @@ ACCEPTED_STATUSES = (
     "above rounding",
     "bound",
     "refused",
+    "two sides",
 )  # need no warning
 
 
@@ -310,7 +311,7 @@ def symbol(quantity: str | None) -> str:
         >>> symbol("lipschitz"), symbol("of another version")
         ('Lip', 'of another version')
     """
-    known = QUANTITIES.get(quantity or "lipschitz")
+    known = QUANTITIES.get((quantity or "lipschitz").partition(":")[0])
     return str(quantity) if known is None else known.symbol
 
 
@@ -400,13 +401,16 @@ def scientific(log_value: float) -> str:
 
 
 def confidence_text(records: Sequence[dict[str, Any]]) -> str:
-    """Format the smallest confidence of the intervals.
+    """Format the smallest confidence of the intervals, or what they are without one.
 
     Example:
         >>> confidence_text([{"confidence": 0.999}])
         '99.9 % sure'
     """
     known = [record["confidence"] for record in records if record.get("confidence") is not None]
+    others = {record.get("certificate") for record in records}
+    if not known and len(others) == 1 and None not in others:
+        return str(*others)
     return f"{100 * min(known, default=1):.10g} % sure"
 
 

@@ -164,12 +164,18 @@ def warm_triplet(
 
 
 def attained_p_norm(
-    J: Tensor, p: float, *, widths: tuple[int, int] = (1, 1), steps: int = 100, starts: int = 4, seed: int = 0
+    J: Tensor | LinearOperator,
+    p: float,
+    *,
+    widths: tuple[int, int] = (1, 1),
+    steps: int = 100,
+    starts: int = 4,
+    seed: int = 0,
 ) -> float:
     """Compute a lower bound on the norm of J for ‖v‖_p = (Σ_i |v_i|₂^p)^{1/p} over tokens v_i, by Boyd's iteration.
 
     Args:
-        J: A matrix whose sides are multiples of `widths`.
+        J: A matrix, or an operator, whose sides are multiples of `widths`.
         p: Exponent, 1 ≤ p ≤ ∞.
         widths: Widths (out, in) of a token.
         steps: Steps of the iteration from each start.
@@ -189,23 +195,25 @@ def attained_p_norm(
     Reference:
         Boyd, The power method for lᵖ norms, 1974.
     """
-    if not isinstance(J, Tensor) or J.dim() != 2 or J.shape[0] % widths[0] or J.shape[1] % widths[1]:
-        got = tuple(J.shape) if isinstance(J, Tensor) else type(J).__name__
+    is_matrix = J.dim() == 2 if isinstance(J, Tensor) else isinstance(J, LinearOperator) and not J.batch
+    if not is_matrix or J.shape[0] % widths[0] or J.shape[1] % widths[1]:
+        got = tuple(J.shape) if isinstance(J, (Tensor, LinearOperator)) else type(J).__name__
         raise InputError(f"expected a matrix whose sides are multiples of {widths}, got {got}")
-    if not torch.isfinite(J).all():
+    if isinstance(J, Tensor) and not torch.isfinite(J).all():
         raise InputError("expected a finite matrix, got NaN or ∞")
+    forward, backward = (J.__matmul__, J.mT.__matmul__) if isinstance(J, Tensor) else (J.matvec, J.rmatvec)
     if not p >= 1:
         raise InputError(f"expected an exponent 1 ≤ p ≤ ∞, got {p!r}")
     generator, best = torch.Generator().manual_seed(seed), 0.0
     for start in range(starts):
         # The first start is positive, as the maximiser of a matrix without negative entries is.
         draw = torch.rand if start == 0 else torch.randn
-        v = draw(J.shape[1], generator=generator, dtype=torch.float64).to(J)
+        v = draw(J.shape[1], generator=generator, dtype=torch.float64).to(J.device, J.dtype)
         for _ in range(steps):
-            u = J @ v
+            u = forward(v)
             gain = float(_p_norm(u, p, widths[0]) / _p_norm(v, p, widths[1]).clamp(min=TINY))
             best = max(best, gain)
-            v = _dual(J.mT @ _dual(u, p, widths[0]), _conjugate(p), widths[1])
+            v = _dual(backward(_dual(u, p, widths[0])), _conjugate(p), widths[1])
     return best
 
 

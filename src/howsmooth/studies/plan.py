@@ -32,7 +32,7 @@ from howsmooth.questions.inputs import (
     inputs_of,
     perturbed_mask,
 )
-from howsmooth.questions.measure import QUANTITIES, MeasureSpec
+from howsmooth.questions.measure import MeasureSpec, quantity_of
 from howsmooth.questions.question import Place, Question, Scope
 from howsmooth.questions.spec import (
     EngineSpec,
@@ -181,7 +181,7 @@ class Plan:
         spec = self.spec
         if not (isinstance(spec, MeasureSpec) and spec.simultaneous):
             return spec.confidence
-        certified = sum(QUANTITIES[quantity].certified for _, quantity in spec.variants)
+        certified = sum(quantity_of(quantity).certified for _, quantity in spec.variants)
         return spec.spectral_solver.divided(max(1, self.count // len(spec.variants) * certified)).confidence
 
     def bundles(self, done: Callable[[list[str]], set[str]] = lambda tasks: set()) -> Iterator[Bundle]:
