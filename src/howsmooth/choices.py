@@ -6,6 +6,8 @@ Nothing here imports torch, so that options are checked quickly. The classes beh
 STOPS = INTERVAL, RESIDUAL = ("interval", "residual")  # what ends a solve
 CUTTINGS = ("consecutive", "documents", "prefixes")  # how chunks are cut from a text
 FORMATS = ("auto", "text", "ag_news")  # of a text
+TOKENS = ("all", "no-special", "no-first")  # that a perturbation may move
+MATRIX_NAMES = IDENTITY, MINUS_IDENTITY, ROTATION, RANDOM_MATRIX = ("identity", "-identity", "rotation", "random")
 OPERATIONS = SUBSTITUTE, INSERT, DUPLICATE = ("substitute", "insert", "duplicate")  # of an edit of a text
 METHODS = RANDOM, HOTFLIP, GREEDY, PROBE, SINGULAR = ("random", "hotflip", "greedy", "probe", "singular")
 ONLY_SUBSTITUTE = (RANDOM, HOTFLIP, GREEDY, SINGULAR)  # of those

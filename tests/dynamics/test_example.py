@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from howsmooth.choices import MATRIX_NAMES
 from howsmooth.dynamics import integrate, integrate_example, read_example, trajectory_records
 from howsmooth.dynamics.declaration import ATTENTION_NAMES, EXAMPLE_NAMES, parse_example
 from howsmooth.dynamics.example import field_of, matrix, tokens_of, unmet_expectations
 from howsmooth.dynamics.overrides import named_matrix
 from howsmooth.errors import InputError
-from howsmooth.questions.fields import MATRIX_NAMES
 from tests.tolerances import assert_close, close
 
 
@@ -168,5 +168,5 @@ def test_records_of_a_flow_that_blows_up():
 def test_named_matrices():
     for name in MATRIX_NAMES:
         assert matrix(named_matrix(name, 2, seed=0), 2, "A").shape == (2, 2)
-    with pytest.raises(InputError, match="identity, -identity, rotation or random, got 'diagonal'"):
+    with pytest.raises(InputError, match="one of identity, -identity, rotation, random, got 'diagonal'"):
         named_matrix("diagonal", 2, seed=0)

@@ -182,6 +182,13 @@ def test_no_point_or_one_point(series):
         draw([])
 
 
+def test_many_series_of_markers_alone_have_lines():
+    """The adversarial figure has seven series, which are too many for markers."""
+    series = [line([k + 1.0, k + 2.0, k + 3.0], has_samples=True, linestyle="") for k in range(7)]
+    (panel,) = draw([Chart("", Axis("n", "log"), Axis("", "log"), series)]).axes
+    assert sum(len(drawn.get_xdata()) == 3 and drawn.get_linestyle() != "None" for drawn in panel.lines) == 7
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_of_two_hundred_series_some_are_in_the_legend(style):
     many = [line([k + 1.0, k + 2.0, k + 3.0], label=f"series {k}", has_samples=True) for k in range(200)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 from torch import Tensor
 
-from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.heads import WEIGHTS, SelfAttention
 from howsmooth.bounds.bound import Refused
 from howsmooth.errors import InputError
 
@@ -69,7 +69,7 @@ def check_tokens(x: Tensor, d: int) -> None:
 
 def check_weights(f: SelfAttention) -> None:
     """Raise an InputError if a weight or bias of the layer has an entry above 10¹⁰⁰."""
-    for name in ("wq", "wk", "wv", "wo", "bq", "bk", "bv", "bo"):
+    for name in WEIGHTS:
         weight = getattr(f, name)
         if weight is not None and (most := float(weight.detach().abs().max())) > LARGEST_WEIGHT:
             raise InputError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from howsmooth import choices
 from howsmooth.dynamics.declaration import Example, check_matrix, parse_example, read_example
 from howsmooth.errors import InputError
 
@@ -68,15 +69,15 @@ def named_matrix(given: Any, d: int, seed: int) -> Any:
     """
     if not isinstance(given, str):
         return given
-    if given == "random":  # entries of variance 1/d: eigenvalues of size one, whatever d
+    if given == choices.RANDOM_MATRIX:  # entries of variance 1/d: eigenvalues of size one, whatever d
         import torch
 
         generator = torch.Generator().manual_seed(seed)
         return (torch.randn(d, d, dtype=torch.float64, generator=generator) / math.sqrt(d)).tolist()
-    if given == "rotation":
+    if given == choices.ROTATION:
         if d % 2:
             raise InputError(f"expected an even dimension for a rotation by a quarter turn, got {d}; add --dim 2")
         return [[float((i == j + 1) - (j == i + 1)) if i // 2 == j // 2 else 0.0 for j in range(d)] for i in range(d)]
-    if given not in ("identity", "-identity"):
-        raise InputError(f"expected a matrix, or identity, -identity, rotation or random, got {given!r}")
-    return 1.0 if given == "identity" else -1.0
+    if given not in choices.MATRIX_NAMES:
+        raise InputError(f"expected a matrix, or one of {', '.join(choices.MATRIX_NAMES)}, got {given!r}")
+    return 1.0 if given == choices.IDENTITY else -1.0

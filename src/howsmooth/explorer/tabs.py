@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from howsmooth.attack.objectives import TEXT_OBJECTIVES
-from howsmooth.attack.tokens.attack import METHODS
+from howsmooth.choices import METHODS, TEXT_OBJECTIVES
 from howsmooth.explorer.choice import SHORTEST_LENGTH, doubling_lengths
 from howsmooth.explorer.forms import MAX_LAYER, Form, Input, spec_input
 from howsmooth.explorer.limits import Limits
 from howsmooth.fits import growth_laws
 from howsmooth.models.map_types import MAPS
+from howsmooth.questions.layer_attack import DEFAULT_ATTACKS
 from howsmooth.report.attack_tables import diff_html
 from howsmooth.report.charts import bounds_picture, growth_picture
 from howsmooth.report.figure import draw
@@ -20,7 +20,6 @@ from howsmooth.report.rows import law_text, number
 
 # Heads and maps of the whole model are not offered: the tab shows a layer.
 LAYER_MAPS = tuple(name for name in MAPS if name != "head" and MAPS[name].per_layer)
-ATTACKS = ("noise", "sign", "singular", "ascent")
 EXAMPLES = (
     ("A polytope", "polytope"),
     ("Hyperplanes", "hyperplanes"),
@@ -143,7 +142,7 @@ def forms_of_tabs(limits: Limits) -> dict[str, list[Form]]:
                 {
                     "layers": LAYER,
                     "budget": Input("Sizes, as shares of ‖X‖", "0.001,0.01,0.1", high=MAX_SIZE, most=8),
-                    "attacks": Input("Attacks", ATTACKS, ATTACKS, most=len(ATTACKS)),
+                    "attacks": Input("Attacks", DEFAULT_ATTACKS, DEFAULT_ATTACKS, most=len(DEFAULT_ATTACKS)),
                 },
                 title="Perturb what enters a layer",
                 fixed={"lengths": min(64, limits.max_tokens)},
@@ -155,8 +154,8 @@ def forms_of_tabs(limits: Limits) -> dict[str, list[Form]]:
                 "token-attack",
                 "Attack the words",
                 {
-                    "methods": Input("Method", "hotflip", tuple(METHODS)),
-                    "objective": Input("Objective", "cosine", tuple(TEXT_OBJECTIVES)),
+                    "methods": Input("Method", "hotflip", METHODS),
+                    "objective": Input("Objective", "cosine", TEXT_OBJECTIVES),
                     "edits": Input("Tokens that may be edited", 2, low=1, high=5, step=1),
                     "calls": Input("Calls of the model", 40, low=10, high=200, step=10),
                 },

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from howsmooth.choices import MATRIX_NAMES
 from howsmooth.norms import NORMS
 
 MAX_NUMBER = 1e100  # radii and distances up to this have a finite square
@@ -22,7 +23,6 @@ MAX_DIGITS = 18  # of a number of tokens, samples or bytes
 _MAX_LENGTHS = 10_000
 _MAX_SHOWN = 60  # characters of an invalid value that an error message repeats
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-MATRIX_NAMES = ("identity", "-identity", "rotation", "random")  # as `howsmooth.dynamics.overrides` takes them
 
 
 class StrictModel(BaseModel):

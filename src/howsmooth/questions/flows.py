@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator
 
+from howsmooth.choices import MATRIX_NAMES
 from howsmooth.dynamics.declaration import EXAMPLE_NAMES, AttentionName, Example
-from howsmooth.questions.fields import MATRIX_NAMES, matrix, number, option, whole
+from howsmooth.questions.fields import matrix, number, option, whole
 from howsmooth.questions.spec import Spec
 from howsmooth.records.arrays import evenly_spaced, pack
 

@@ -40,6 +40,7 @@ ATTACKS: dict[str, Callable[[Any, int, float], Attack]] = {
         feature.Duplicate() >> feature.ProjectedGradient(feature.SingularDirection(tol), steps)
     ),
 }
+DEFAULT_ATTACKS = ("noise", "sign", "singular", "ascent")
 BUDGET_FIELDS = ("budget", "norm", "perturbed_tokens", "attacks", "steps", "artefacts")
 
 
@@ -73,7 +74,7 @@ class FeatureAttackSpec(ModelSpec):
         option(
             f"Attacks: {', '.join(ATTACKS)}; split duplicates every token first.", metavar="NAME,…", flag="--attack"
         ),
-    ] = ("noise", "sign", "singular", "ascent")
+    ] = DEFAULT_ATTACKS
     steps: Steps = 20
     artefacts: Annotated[
         FolderName | None, option("Tensors to save, as safetensors: each attack that is computed.", metavar="DIR")

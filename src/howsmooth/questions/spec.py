@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from howsmooth.choices import CUTTINGS, FORMATS, STOPS
+from howsmooth.choices import CUTTINGS, FORMATS, STOPS, TOKENS
 from howsmooth.errors import InputError, describe_validation_errors
 from howsmooth.models.map_types import MAPS, MapType, parse_map
 from howsmooth.questions.fields import (
@@ -365,7 +365,7 @@ class ModelSpec(Spec):
         option(f"Map to measure: {about_maps()}.  [default: attention, or head with heads]", metavar=map_syntax()),
     ] = None
     tokens: Annotated[
-        tuple[Literal["all", "no-special", "no-first"], ...],
+        tuple[Literal[*TOKENS], ...],  # type: ignore[valid-type]
         BeforeValidator(split_at_commas),
         Field(min_length=1, description="Which tokens a perturbation may move."),
     ] = ("all",)

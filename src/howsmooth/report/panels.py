@@ -312,7 +312,8 @@ def _draw_series(
     style, gid = canvas.style, f"{canvas.gid}-{name}"
     line_only = series.has_samples and not is_detailed
     x, y = series.medians() if series.has_samples else (series.x, series.y)
-    linestyle = series.linestyle or ("solid" if line_only else "")  # many series have a line in place of markers
+    # Of many series that have markers alone, each has a line in place of them, in the style of its law.
+    linestyle = series.linestyle or (series.law_linestyle if line_only else "")
     width = (0.6 if line_only else series.linewidth) * style.line_scale
     if linestyle and len(x) > (1 if series.show_markers else 0):
         panel.plot(

@@ -49,7 +49,7 @@ _STYLES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ),
     ("attention, scripts' input", "lipschitz"): (
         "as described, at the scripts' input",
-        {"colour": 6, "marker_index": 6, "law_linestyle": "solid"},
+        {"colour": 3, "marker_index": 2, "law_linestyle": "solid"},
     ),
     ("attention", "released"): (
         "released formula, described map",

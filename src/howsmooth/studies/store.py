@@ -4,8 +4,8 @@ The results of a solve are one transaction in the write-ahead log: a killed proc
 (If the machine loses power, the last transactions may be missing, but the file stays intact.) A lock file admits one
 writer at a time; any number of readers may open the file meanwhile. The readable rows of a damaged file are recovered.
 
-A record is a line of JSON with its checksum, SHA-256. Beside it is a CRC of the line: `study status` sees by it that nothing
-was changed, in a third of the time.
+A record is a line of JSON with its checksum, SHA-256. Beside it is a CRC of the line: `study status` sees by it that
+nothing was changed, in a third of the time.
 """
 
 from __future__ import annotations
