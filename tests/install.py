@@ -27,6 +27,7 @@ CHECKS = {
     "ray": "import ray, howsmooth.studies.engines.ray_engine; print(ray.__version__)",
     "transport": "import torch; from howsmooth.transport import TokenMeasure; import ot; print(TokenMeasure)",
     "flow": "import torchdiffeq, howsmooth.dynamics; print(torchdiffeq.__version__)",
+    "lightning": "import lightning; from howsmooth.training import LightningMonitor; print(LightningMonitor(every=2))",
     "explore": "from howsmooth.explorer import Limits, explorer; print(explorer(Limits()))",
 }
 

@@ -29,11 +29,13 @@ from scipy.special import gammaln
 
 from howsmooth.errors import InputError
 from howsmooth.records import CURVE
+from howsmooth.records.columns import fields
 
 __all__ = ["growth_laws", "fit_law", "Law", "MIN_LENGTHS"]
 
 POWER, FREE = "power law", "none of these"
 MIN_LENGTHS = 4  # with fewer, two laws can hardly be distinguished
+POINT = (*CURVE, "n", "sample", "value", "lower", "upper")  # the fields of a record that its law depends on
 _NU = 4.0  # degrees of freedom of the errors
 _MIN_SPREAD = 1e-4  # smaller differences mean nothing: the constants are known to about 1e-3
 _EXACT, _WITHIN_NOISE = 1e-7, 1e-5  # change of the log spread at which a fit ends: of the data, of a bootstrap draw
@@ -113,12 +115,15 @@ def growth_laws(records: Iterable[dict[str, Any]], **options: Any) -> dict[tuple
         >>> [round(law.exponent, 3) for law in growth_laws(records).values()]
         [0.5]
     """
+    return laws_of_points(fields(records, *POINT), **options)
+
+
+def laws_of_points(found: Iterable[tuple[Any, ...]], **options: Any) -> dict[tuple[Any, ...], Law]:
+    """Fit a growth law to each curve, from the fields `POINT` of each record: as `growth_laws`."""
     points: dict[tuple[Any, ...], list[tuple[int, float, int]]] = {}
-    for record in records:
-        value, known = record["value"], record.get("upper") is not None or record.get("lower") is None
-        if value is not None and 0 < value < math.inf and known:
-            key = tuple(record.get(name) for name in CURVE)
-            points.setdefault(key, []).append((record["n"], value, record["sample"]))
+    for *key, n, sample, value, lower, upper in found:
+        if value is not None and 0 < value < math.inf and (upper is not None or lower is None):
+            points.setdefault(tuple(key), []).append((n, value, sample))
     return {
         key: _law(*zip(*curve, strict=True), nested=key[CURVE.index("cutting")] == "prefixes", **options)
         for key, curve in points.items()
@@ -401,14 +406,24 @@ def _criteria(n: Array, z: Array, lengths: Array, extra: int) -> dict[str, float
     x, xs = np.log(n), np.log(lengths)
     one, m = np.ones_like(x), len(n)
     middle, half = xs.mean(), (xs[-1] - xs[0]) / 2
+    stride = max(1, min(4, _GRID_SIZE // 2 // len(xs)))  # of the values tried first: peaks are wider
 
     def best(columns: Array, offsets: Array | float = 0.0) -> float:
         """Return the largest log-likelihood over a grid of designs (g, m, p)."""
         zs = np.broadcast_to(z - offsets, columns.shape[:2])
-        if len(columns) > 1:  # only those near the largest one are fitted to the end
-            rough = _t_regression(columns, zs, tolerance=_ROUGH)[2]
-            columns, zs = columns[near := rough > rough.max() - _NEAR], zs[near]
-        return float(_t_regression(columns, zs)[2].max())
+
+        def fit(places: Array, tolerance: float = _EXACT) -> Array:
+            return _t_regression(columns[places], zs[places], tolerance=tolerance)[2]
+
+        places = np.arange(len(columns))
+        if len(columns) > 1:  # one in `stride`, those around the largest of these, and the best of them to the end
+            coarse = places[::stride]
+            rough = np.pad(fit(coarse, _ROUGH), 1, constant_values=-np.inf)
+            peaks = coarse[(rough[1:-1] >= rough[:-2]) & (rough[1:-1] >= rough[2:])]
+            places = places[(abs(places[:, None] - peaks) < stride).any(1)]
+            rough = fit(places, _ROUGH)
+            places = places[rough > rough.max() - _NEAR]
+        return float(fit(places).max())
 
     fits: dict[str, tuple[int, float]] = {
         "constant": (1, best(one[None, :, None])),

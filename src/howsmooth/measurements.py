@@ -472,7 +472,7 @@ def read(*paths: str | os.PathLike[str]) -> Measurements:
     from howsmooth.studies.formats import read_records
 
     found = read_records([os.fspath(path) for path in paths])
-    return Measurements(found.records, found.notes)
+    return Measurements(list(found.records), found.notes)
 
 
 def _as_corpus(text: str | os.PathLike[str] | Corpus | None) -> Corpus | None:

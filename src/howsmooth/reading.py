@@ -49,6 +49,23 @@ def read_whole(source: Path | BinaryIO, name: object, largest: int = LARGEST) ->
     return b"".join(blocks)
 
 
+def read_line(stream: BinaryIO, name: object, largest: int = LARGEST) -> bytes:
+    """Return the next line of a file, with its end; empty after the last one.
+
+    Args:
+        stream: The file.
+        name: What the message calls it.
+        largest: The largest size of a line, in bytes.
+
+    Raises:
+        InputError: The line is longer; no more than that has been read.
+    """
+    line = stream.readline(largest + 1)
+    if len(line) > largest:
+        raise InputError(f"expected lines of at most {largest:,} bytes, got a longer one in {name}; name another file")
+    return line
+
+
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield the name of a new file, which replaces a file if the block ends without an error and is removed otherwise.

@@ -38,8 +38,8 @@ def code(path: Path) -> list[dict]:
     return [cell for cell in read(path)["cells"] if cell["cell_type"] == "code"]
 
 
-def test_there_are_three():
-    assert NAMES == ["bounds", "first_measurement", "own_model"]
+def test_there_are_four():
+    assert NAMES == ["bounds", "first_measurement", "own_model", "watch_training"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)

@@ -164,9 +164,9 @@ def print_tables(store: Store, console: Console) -> None:
 
     def measurements() -> Iterator[dict[str, Any]]:
         """Yield measurements, which a summary reads once; keep the records of other questions."""
-        for record in store.records():
+        for line, record in store.lines():
             # Invalid records, which another program may have written, are left out; `howsmooth report` lists them.
-            if record_error(record) is not None:
+            if record_error(record, line) is not None:
                 continue
             if record["kind"] == "measurement":
                 yield record

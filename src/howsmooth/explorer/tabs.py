@@ -11,7 +11,7 @@ from howsmooth.explorer.choice import SHORTEST_LENGTH, doubling_lengths
 from howsmooth.explorer.forms import MAX_LAYER, Form, Input, spec_input
 from howsmooth.explorer.limits import Limits
 from howsmooth.fits import growth_laws
-from howsmooth.models.map_types import MAPS
+from howsmooth.models.map_types import MAPS, map_choices
 from howsmooth.questions.layer_attack import DEFAULT_ATTACKS
 from howsmooth.report.attack_tables import diff_html
 from howsmooth.report.charts import bounds_picture, growth_picture
@@ -19,7 +19,7 @@ from howsmooth.report.figure import draw
 from howsmooth.report.rows import law_text, number
 
 # Heads and maps of the whole model are not offered: the tab shows a layer.
-LAYER_MAPS = tuple(name for name in MAPS if name != "head" and MAPS[name].per_layer)
+LAYER_MAPS = map_choices(name for name in MAPS if name != "head" and MAPS[name].per_layer)
 EXAMPLES = (
     ("A polytope", "polytope"),
     ("Hyperplanes", "hyperplanes"),

@@ -81,7 +81,7 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
     if asked not in known + whole and (asked is not None or inner):
         choice = " or ".join(f"part={part!r}" for part in known) or "no part, since it has one stack of layers"
         choice += f" (--part {' or '.join(known)})" if known else ""
-        cross = "; cross attention between the two is no self-map of tokens" if stacks else ""
+        cross = "; cross attention is the map cross of the decoder" if stacks else ""
         raise InputError(f"model {name!r}: expected {choice}, got {asked!r}{cross}")
     if asked in inner:
         network = inner[asked]

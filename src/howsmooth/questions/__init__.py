@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from howsmooth.errors import InputError
+from howsmooth.records import form_error
 
 if TYPE_CHECKING:
     from howsmooth.questions.question import Question
@@ -162,16 +164,18 @@ def question_of(record: dict[str, Any]) -> str:
     return _QUESTION_OF[record["kind"]]
 
 
+@cache
 def record_type(kind: str) -> type[Record]:
     """Return the type of the records of a kind."""
     return next(known for known in find_question(_QUESTION_OF[kind]).records if known.kind_name == kind)
 
 
-def record_error(record: Any) -> str | None:
+def record_error(record: Any, line: str | None = None) -> str | None:
     """Return why a value is not a valid record of this version, or None if it is one.
 
     Args:
         record: Anything that a file may contain, for example one parsed line of JSON.
+        line: That line, if there is one. Without escapes its text is Unicode, which is not checked again.
 
     Returns:
         One line of the form "expected …, got …", or None for a valid record.
@@ -180,11 +184,11 @@ def record_error(record: Any) -> str | None:
         >>> record_error({"kind": "bound", "schema": 1})
         'expected a record of schema 2, got schema 1; measure again with this version'
     """
-    from howsmooth.records import form_error
     from howsmooth.records.schema import field_errors, text_error
 
     if (reason := form_error(record)) is not None:
         return reason
     if not isinstance(record["kind"], str) or record["kind"] not in _QUESTION_OF:
         return f"expected a kind of {', '.join(_QUESTION_OF)}, got {record['kind']!r:.40}"
-    return field_errors(record_type(record["kind"]), record) or text_error(record)
+    wrong = field_errors(record_type(record["kind"]), record)
+    return wrong or (text_error(record) if line is None or "\\u" in line else None)

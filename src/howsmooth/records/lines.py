@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -80,6 +81,22 @@ def unsealed(line: str) -> Any:
         if checksum != _checksum(line[: line.rfind(_SEAL)] + "}") and checksum != _checksum(json_line(value)):
             raise ChangedRecord("it was changed after it was written: its checksum does not fit")
     return value
+
+
+def digest_of(line: str, record: Any) -> int:
+    """Return a number that equal records share: the checksum of a line that `unsealed` has read.
+
+    Args:
+        line: The line.
+        record: Its value. A line of an earlier version has no checksum; that of the value is computed.
+
+    Example:
+        >>> digest_of(sealed_line({"value": 1.5}), {"value": 1.5}) == digest_of('{"value":1.5}', {"value": 1.5})
+        True
+    """
+    start, _, end = line.rpartition(_SEAL)
+    sealed = start and re.fullmatch(r'([0-9a-f]{16})"\}', end)
+    return int(sealed[1] if sealed else _checksum(json_line(record)), 16)
 
 
 def is_intact(line: str) -> bool:

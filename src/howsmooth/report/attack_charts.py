@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from howsmooth.records.columns import group_by
 from howsmooth.report.chart import Axis, Chart, Series
-from howsmooth.report.charts import LENGTH_LABEL, LIPSCHITZ_LABEL, group_by, is_drawable, samples_series
+from howsmooth.report.charts import LENGTH_LABEL, LIPSCHITZ_LABEL, is_drawable, samples_series
 from howsmooth.report.rows import map_name, model_name
 
 Records = Sequence[dict[str, Any]]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from howsmooth.questions import find_question, question_of
+from howsmooth.records.columns import column, distinct, fields, group_by, split, where
 from howsmooth.report.rows import ACCEPTED_STATUSES, model_name, refusals
 from howsmooth.spectral.result import LOWER_ONLY, REMEDY
 
@@ -31,13 +32,11 @@ def caveats_of(records: Sequence[dict[str, Any]], notes: Sequence[str] = ()) -> 
         records: Records of any kind.
         notes: Messages from reading the records, which become warnings.
     """
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        groups.setdefault(record["kind"], []).append(record)
+    groups = {kind: group for (kind,), group in group_by(records, "kind").items()}
     own = {kind: find_question(question_of(group[0])).caveats for kind, group in groups.items()}
     lines = [line for kind, group in groups.items() if (say := own[kind]) is not None for line in say(group)]
     caveats = [
-        *_unfinished([record for record in records if own[record["kind"]] is None]),
+        *_unfinished(where(records, lambda kind: own[kind] is None, "kind")),
         *(_of_line(line) for line in lines),
         *_unbounded(records),
         *(Caveat("warning", line) for line in notes),
@@ -58,7 +57,7 @@ def _of_line(line: str) -> Caveat:
 
 
 def _unfinished(records: Sequence[dict[str, Any]]) -> list[Caveat]:
-    counts = Counter(record.get("status") for record in records)
+    counts = Counter(column(records, "status"))
     wider = "They did not reach the tolerance; their intervals hold but are wider."
     one_sided = "Their values are lower bounds, and nothing is known above."
     return [
@@ -79,16 +78,16 @@ def _one_sided(status: str | None) -> bool:
 def _unbounded(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     """Warn about intervals without an upper end, which strict JSON represents as null."""
     count = sum(
-        record["upper"] is None or not math.isfinite(record["upper"])
-        for record in records
-        if record["kind"] == "measurement" and record.get("status") != RELEASED and not _one_sided(record.get("status"))
+        upper is None or not math.isfinite(upper)
+        for kind, status, upper in fields(records, "kind", "status", "upper")
+        if kind == "measurement" and status != RELEASED and not _one_sided(status)
     )
     text = f"{count} intervals have no finite upper end: those values are lower bounds."
     return [Caveat("warning", text)] * bool(count)
 
 
 def _refused_bounds(records: Sequence[dict[str, Any]]) -> list[Caveat]:
-    bounds = [record for record in records if record["kind"] == "bound"]
+    bounds = where(records, lambda kind: kind == "bound", "kind")
     return [
         Caveat("note", f"Outside its conditions, so there is no such bound here: {'; '.join(names)}. " + _sentence(why))
         for why, names in refusals(bounds).items()
@@ -97,19 +96,19 @@ def _refused_bounds(records: Sequence[dict[str, Any]]) -> list[Caveat]:
 
 def _solver_notes(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     """Note what the solver did differently from what was asked for."""
-    measured = [record for record in records if record["kind"] == "measurement"]
-    counts = Counter(note for record in measured for note in record.get("notes") or [])
+    found = fields(records, "kind", "notes")
+    counts = Counter(note for kind, notes in found if kind == "measurement" for note in notes or ())
     return [Caveat("note", f"{count} of {len(records)} records: {_sentence(note)}") for note, count in counts.items()]
 
 
 def _extrapolated(records: Sequence[dict[str, Any]]) -> list[Caveat]:
-    count = sum(bool(record.get("extrapolated")) for record in records)
+    count = sum(map(bool, column(records, "extrapolated")))
     text = f"{count} values are at lengths beyond the positions that the model was trained for."
     return [Caveat("note", text)] * bool(count)
 
 
 def _released(records: Sequence[dict[str, Any]]) -> list[Caveat]:
-    count = sum(record.get("status") == RELEASED for record in records)
+    count = column(records, "status").count(RELEASED)
     return [
         Caveat(
             "note",
@@ -122,9 +121,9 @@ def _released(records: Sequence[dict[str, Any]]) -> list[Caveat]:
 def _expected_misses(records: Sequence[dict[str, Any]]) -> list[Caveat]:
     """Note how many intervals are expected to miss: each fails with a small probability."""
     expected = sum(
-        1 - record["confidence"]
-        for record in records
-        if record["kind"] == "measurement" and record.get("confidence") is not None
+        1 - confidence
+        for kind, confidence in fields(records, "kind", "confidence")
+        if kind == "measurement" and confidence is not None
     )
     return [
         Caveat(
@@ -136,8 +135,8 @@ def _expected_misses(records: Sequence[dict[str, Any]]) -> list[Caveat]:
 
 
 def _mixed(records: Sequence[dict[str, Any]]) -> list[Caveat]:
-    commits = {record["commit"] for record in records if record.get("commit")}
-    versions = {record.get("versions", {}).get("howsmooth") for record in records} - {None}
+    commits = {commit for commit in column(records, "commit") if commit}
+    versions = {versions.get("howsmooth") for versions in distinct(records, "versions")} - {None}
     caveats = []
     if any(commit.endswith("+") for commit in commits):
         caveats.append(Caveat("note", "Some records come from a checkout with changed files: their commit ends in +."))
@@ -154,30 +153,26 @@ def _sentence(text: str) -> str:
 
 def sources_of(records: Sequence[dict[str, Any]]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the provenance of each model's records as (model, [(name, value), …]): weights, text, settings."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        groups.setdefault(record.get("model") or "without a model", []).append(record)
+    groups = split(records, (model or "without a model" for model in column(records, "model")))
     return [
         (model_name(model), [(name, value) for name, value in _rows(group) if value]) for model, group in groups.items()
     ]
 
 
-def _rows(records: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def _rows(records: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     return [
         ("records", f"{len(records):,}"),
         ("study", _distinct_values(records, "study")),
         ("weights", _distinct_values(records, "weights")),
-        ("from", "; ".join(dict.fromkeys(_source(record.get("source") or {}) for record in records))),
+        ("from", "; ".join(dict.fromkeys(map(_source, distinct(records, "source"))))),
         ("checkpoints", _distinct_values(records, "checkpoint")),
         (
             "text",
             "; ".join(
                 dict.fromkeys(
-                    f"{record.get('text')} (sha256 {record['text_sha256']})"
-                    if record.get("text_sha256")
-                    else record["text"]
-                    for record in records
-                    if record.get("text")
+                    f"{text} (sha256 {sha256})" if sha256 else text
+                    for text, sha256 in dict.fromkeys(fields(records, "text", "text_sha256"))
+                    if text
                 )
             ),
         ),
@@ -190,25 +185,21 @@ def _rows(records: list[dict[str, Any]]) -> list[tuple[str, str]]:
         ("samples", _distinct_values(records, "sample", limit=20)),
         ("tokens that move", _distinct_values(records, "tokens")),
         ("quantities", _distinct_values(records, "quantity")),
-        (
-            "dtype",
-            _distinct_values(records, "dtype")
-            or _distinct_values([r["measured"] for r in records if "measured" in r], "dtype"),
-        ),
+        ("dtype", _distinct_values(records, "dtype") or _distinct_values(distinct(records, "measured"), "dtype")),
         ("dtype of the model", _distinct_values(records, "model_dtype")),
         ("dtype of products", _distinct_values(records, "product_dtype")),
         ("tolerance", _distinct_values(records, "tol")),
         ("confidence", _distinct_values(records, "confidence")),
         ("seed", _distinct_values(records, "seed")),
         ("device", _distinct_values(records, "device")),
-        ("versions", "; ".join(dict.fromkeys(_versions(record.get("versions") or {}) for record in records))),
+        ("versions", "; ".join(dict.fromkeys(map(_versions, distinct(records, "versions"))))),
         ("commit", _distinct_values(records, "commit")),
     ]
 
 
 def _distinct_values(records: Sequence[dict[str, Any]], name: str, limit: int = _MAX_LISTED) -> str:
     """List the distinct values of a field; of more than `limit`, only the first and the last."""
-    values = list(dict.fromkeys(record[name] for record in records if record.get(name) is not None))
+    values = [value for value in dict.fromkeys(column(records, name)) if value is not None]
     if all(isinstance(value, (int, float)) for value in values):
         values.sort()
     if (

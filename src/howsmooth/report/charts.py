@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
@@ -12,6 +13,7 @@ from howsmooth.errors import InputError
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
 from howsmooth.records.arrays import evenly_spaced
+from howsmooth.records.columns import column, fields, group_by, where
 from howsmooth.report.chart import (
     PALETTE_SIZE,
     Axis,
@@ -123,7 +125,8 @@ def growth_chart(
     layer, head = CURVE.index("layer"), CURVE.index("head")
     law_by_map = {(key[layer], key[head]): law for key, law in laws.items()}
     groups = group_by(records, "layer", "head")
-    keys = sorted((key for key in groups if any(is_drawable(record) for record in groups[key])), key=none_first)
+    drawable = [key for key, group in groups.items() if any(map(is_positive, column(group, "value")))]
+    keys = sorted(drawable, key=none_first)
     labelled = set(keys) if len(keys) <= max_labelled else set()
     if 1 < max_labelled < len(keys):
         labelled = {keys[k] for k in evenly_spaced(len(keys), max_labelled)}
@@ -132,7 +135,8 @@ def growth_chart(
         for key in keys
     ]
     lengths = sorted({n for one in series for n in one.x})
-    omitted, counts = sum(not is_drawable(record) for record in records), sample_count_text(records)
+    omitted = sum(not is_positive(value) for value in column(records, "value"))
+    counts = sample_count_text(records)
     quantity, tokens = records[0].get("quantity"), records[0].get("tokens") or "all"
     title = ", ".join([model_name(records[0]["model"]), *([] if tokens == "all" else [tokens])])
     y_label = LIPSCHITZ_LABEL if symbol(quantity) == "Lip" else symbol(quantity)
@@ -167,31 +171,33 @@ def samples_series(
         y: Field of the records that is drawn; only "value" has intervals.
         **style: Further fields of `Series`, which override the defaults.
     """
-    points = [record for record in records if is_drawable(record, y)]
+    points = [point for point in fields(records, "n", y, "lower", "upper", "sample", "status") if is_positive(point[1])]
     has_interval = y == "value"
     return Series(
-        [record["n"] for record in points],
-        [record[y] for record in points],
-        [record["lower"] for record in points] if has_interval else (),
-        [_finite_or_none(record["upper"]) for record in points] if has_interval else (),
+        [point[0] for point in points],
+        [point[1] for point in points],
+        [point[2] for point in points] if has_interval else (),
+        [_finite_or_none(point[3]) for point in points] if has_interval else (),
         label=label,
         law=law,
         omitted_count=len(records) - len(points),
-        details=[", ".join(_point_words(record)) for record in points],
+        details=[_point_text(*point[4:]) for point in points],
         **{"has_samples": True, "show_markers": True, "linestyle": "solid", **style},
     )
 
 
-def _point_words(record: dict[str, Any]) -> list[str]:
-    return [
-        *([f"sample {record['sample']}"] if "sample" in record else []),
-        *([str(record["status"])] if "status" in record else []),
-    ]
+def _point_text(sample: Any, status: Any) -> str:
+    return ", ".join([*([] if sample is None else [f"sample {sample}"]), *([] if status is None else [str(status)])])
+
+
+def is_positive(value: float | None) -> bool:
+    """Return whether a value is positive and finite, so that a log scale can show it."""
+    return value is not None and 0 < value < math.inf
 
 
 def is_drawable(record: dict[str, Any], y: str = "value") -> bool:
-    """Return whether a value is positive and finite, so that a log scale can show it."""
-    return record[y] is not None and 0 < record[y] < math.inf
+    """Return whether a field of a record is positive and finite."""
+    return is_positive(record[y])
 
 
 def sample_count_text(records: Sequence[dict[str, Any]]) -> str:
@@ -201,7 +207,7 @@ def sample_count_text(records: Sequence[dict[str, Any]]) -> str:
         >>> sample_count_text([{"n": 8}, {"n": 8}, {"n": 16}])
         '1 to 2 samples at each length'
     """
-    counts = {len(group) for group in group_by(records, *CURVE, "n").values()} or {0}
+    counts = set(Counter(fields(records, *CURVE, "n")).values()) or {0}
     low, high = min(counts), max(counts)
     return f"{counted(high, 'sample') if low == high else f'{low} to {high} samples'} at each length"
 
@@ -373,17 +379,14 @@ def heat_maps(records: Sequence[dict[str, Any]]) -> dict[str, list[HeatMap]]:
         Under "heads" a map of layer × head for each length, under "lengths" one map of layer × length with the largest
         value over heads. A list is empty if there is only one head or one length.
     """
-    shown = [record for record in records if is_drawable(record) and record["layer"] is not None]
-    lengths = sorted({record["n"] for record in shown})
-    heads = {record["head"] for record in shown} - {None}
+    shown = where(records, lambda value, layer: is_positive(value) and layer is not None, "value", "layer")
+    lengths = sorted(set(column(shown, "n")))
+    heads = set(column(shown, "head")) - {None}
     maps: dict[str, list[HeatMap]] = {"heads": [], "lengths": []}
     if len(heads) > 1:
+        by_length = group_by(where(shown, lambda head: head is not None, "head"), "n")
         maps["heads"] = [
-            _heat_map(
-                [r for r in shown if r["n"] == n and r["head"] is not None],
-                "head",
-                f"Lip of each head at n = {n}, median over samples",
-            )
+            _heat_map(by_length.get((n,), []), "head", f"Lip of each head at n = {n}, median over samples")
             for n in lengths
         ]
     if len(lengths) > 1:
@@ -392,14 +395,14 @@ def heat_maps(records: Sequence[dict[str, Any]]) -> dict[str, list[HeatMap]]:
     return maps
 
 
-def _heat_map(records: Sequence[dict[str, Any]], column: str, title: str) -> HeatMap:
+def _heat_map(records: Sequence[dict[str, Any]], across: str, title: str) -> HeatMap:
     cells: dict[tuple, float] = {}
-    for (layer, j, _), group in group_by(records, "layer", column, "head").items():
-        cells[layer, j] = max(median(record["value"] for record in group), cells.get((layer, j), 0.0))
+    for (layer, j, _), group in group_by(records, "layer", across, "head").items():
+        cells[layer, j] = max(median(column(group, "value")), cells.get((layer, j), 0.0))
     layers, columns = (sorted({key[i] for key in cells}) for i in (0, 1))
     return HeatMap(
         title,
-        Axis(LENGTH_LABEL if column == "n" else "head"),
+        Axis(LENGTH_LABEL if across == "n" else "head"),
         Axis("layer"),
         columns,
         layers,
@@ -424,14 +427,6 @@ def token_picture(words: Sequence[str], colourings: Sequence[Colouring], *, titl
     """
     shown = [token(word, 30) for word in words]
     return Picture([Tokens(shown, colouring) for colouring in colourings], columns=1, width=10.0, title=title)
-
-
-def group_by(records: Sequence[dict[str, Any]], *names: str) -> dict[tuple, list[dict[str, Any]]]:
-    """Group records by the values of the named fields, in the order of their first occurrence."""
-    groups: dict[tuple, list[dict[str, Any]]] = {}
-    for record in records:
-        groups.setdefault(tuple(record.get(name) for name in names), []).append(record)
-    return groups
 
 
 def _finite_or_none(upper: float | None) -> float | None:

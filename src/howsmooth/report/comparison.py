@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
+from howsmooth.records.columns import group_by
 from howsmooth.report.chart import LIPSCHITZ, Axis, Chart, Picture, Series
-from howsmooth.report.charts import group_by
 from howsmooth.report.rows import interval, largest_shares, model_name, none_first, number, plural_of, text_name
 from howsmooth.report.table import Column, Table
 

@@ -57,8 +57,8 @@ def panel_html(panel: Panel, height: float = 3.9, *, name: str, with_values: boo
         require("matplotlib", purpose="to draw")
         with page_style():
             figure = draw(Picture([_without_text(panel)], height=height))
-            svg = _svg_of(figure)
-            series, colours = _values(figure, panel), _colours(figure, "series")
+            series = _values(figure, panel)
+            svg, colours = _svg_of(figure), _colours(figure, "series")
             bands = _colours(figure, "band")
     except MissingPackage as missing:
         return Markup('<p class="muted">{}</p>').format(str(missing))

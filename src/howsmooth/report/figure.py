@@ -171,6 +171,7 @@ def point_positions(figure: Figure, charts: Sequence[Panel]) -> list[list[list[t
         cells of each row, then a list for each of its series; for tokens one list with the centre of each.
     """
     figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # the file that is saved next has the same layout, and need not compute it
     scale, height = 72 / figure.dpi, 72 * figure.get_figheight()
     panels = {panel.get_gid(): panel for panel in figure.axes}
 

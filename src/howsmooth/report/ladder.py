@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from howsmooth.records.columns import where
 from howsmooth.report.rows import (
     bound_title,
     input_word,
     magnitude,
     model_name,
+    none_first,
     number,
     ratio_text,
     special_tokens_text,
@@ -66,7 +68,7 @@ def ladder_tables(records: Sequence[dict[str, Any]]) -> list[Table]:
     Args:
         records: Records in any mixture, as `howsmooth.read` returns them.
     """
-    chosen = [record for record in records if record["kind"] in KINDS]
+    chosen = where(records, lambda kind: kind in KINDS, "kind")
     models = dict.fromkeys((record["model"], record.get("special_tokens")) for record in chosen)
     tables = []
     for model in models:
@@ -135,7 +137,7 @@ def _between(numbers: Sequence[str]) -> str:
 
 def _maps(records: Sequence[dict[str, Any]]) -> list[tuple[int, int | None, int]]:
     keys = dict.fromkeys((record["layer"], record["head"], record["n"]) for record in records)
-    return sorted(keys, key=lambda key: (key[0], -1 if key[1] is None else key[1], key[2]))
+    return sorted(keys, key=none_first)
 
 
 def _rungs(key: tuple[int, int | None, int], records: Sequence[dict[str, Any]]) -> Iterator[Rung]:

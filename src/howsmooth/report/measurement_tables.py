@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from howsmooth.fits import growth_laws
+from howsmooth.fits import POINT, growth_laws, laws_of_points
 from howsmooth.records import CURVE
+from howsmooth.records.columns import fields
 from howsmooth.report.ladder import ladder_tables
 from howsmooth.report.rows import (
     ACCEPTED_STATUSES,
@@ -370,19 +371,21 @@ class Summary:
         self.samples: dict[tuple, dict[int, Samples]] = {}
         self.confidence: float | None = None
         self.unfinished: dict[str, int] = {}
-        self.fits: dict[tuple, Law] = growth_laws(self._collect(records), **fit_options)
+        self.fits: dict[tuple, Law] = laws_of_points(
+            self._collect(fields(records, *POINT, "status", "confidence")), **fit_options
+        )
 
-    def _collect(self, records: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-        for record in records:
-            key = tuple(record.get(name) for name in CURVE)
-            samples = self.samples.setdefault(key, {}).setdefault(record["n"], Samples(values=[], lowers=[], uppers=[]))
-            for name in ("value", "lower", "upper"):
-                getattr(samples, f"{name}s").append(record[name])
-            if record.get("confidence") is not None:
-                self.confidence = min(record["confidence"], self.confidence or 1.0)
-            if record["status"] not in (*ACCEPTED_STATUSES, "as released"):
-                self.unfinished[record["status"]] = self.unfinished.get(record["status"], 0) + 1
-            yield record
+    def _collect(self, found: Iterable[tuple[Any, ...]]) -> Iterable[tuple[Any, ...]]:
+        for *point, status, confidence in found:
+            *key, n, _, value, lower, upper = point
+            samples = self.samples.setdefault(tuple(key), {}).setdefault(n, Samples(values=[], lowers=[], uppers=[]))
+            for name, end in (("values", value), ("lowers", lower), ("uppers", upper)):
+                getattr(samples, name).append(end)
+            if confidence is not None:
+                self.confidence = min(confidence, self.confidence or 1.0)
+            if status not in (*ACCEPTED_STATUSES, "as released"):
+                self.unfinished[status] = self.unfinished.get(status, 0) + 1
+            yield tuple(point)
 
 
 def study_tables(summary: Summary) -> list[Table]:

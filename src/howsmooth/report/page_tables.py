@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from howsmooth.fits import growth_laws
 from howsmooth.records import CURVE
-from howsmooth.records.lines import PER_TOKEN
+from howsmooth.records.columns import Records, fields, group_by, where
+from howsmooth.records.lines import PER_TOKEN, replace_non_finite
 from howsmooth.records.provenance import provenance
 from howsmooth.report.rows import bound_title, measured_with_bounds, scope_text
-from howsmooth.report.table import Table
+from howsmooth.report.table import Column, Table
 
 _MEASUREMENT_FIELDS = (
     "n",
@@ -29,12 +32,10 @@ _MEASUREMENT_FIELDS = (
     "dtype",
     "seed",
 )
-_N_TOP_TOKENS = 3  # of a direction, in the table of measurements
 _MAP_FIELDS = ("model", "text", "map", "layer", "head", "n")
 _MAX_SHARES = 120_000  # in one page, to limit its size
 _OWN_TABLES = ("measurement", "bound", "worst case", "ball")  # kinds whose tables have chosen columns
 _PER_RECORD = ("kind", "schema", "task", "source")  # fields that say nothing about the result
-_NO_TOKEN = {"position": None, "token": None, "share": None}
 
 
 def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
@@ -45,16 +46,13 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
     Args:
         records: Records in any mixture, as `howsmooth.read` returns them.
     """
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for record in records:
-        kinds.setdefault(record["kind"], []).append(record)
-    bounds = kinds.get("bound", [])
-    measured = [*kinds.get("measurement", []), *measured_with_bounds(bounds, kinds.get("measurement", []))]
+    kinds = {kind: group for (kind,), group in group_by(records, "kind").items()}
+    bounds, measured = kinds.get("bound", []), kinds.get("measurement", [])
+    if bounds:
+        measured = Records(chain(measured, measured_with_bounds(bounds, measured)))
+    of_measured = Table.of_fields(measured, (*CURVE, *_MEASUREMENT_FIELDS))
     tables = {
-        "measurements": Table.of_fields(
-            [_measurement(record) for record in measured],
-            (*CURVE, *_MEASUREMENT_FIELDS, *(f"{what}_{i + 1}" for i in range(_N_TOP_TOKENS) for what in _NO_TOKEN)),
-        ),
+        "measurements": replace(of_measured, columns=[*of_measured.columns, *_TOP_TOKENS]),
         "laws": _laws(measured),
         "bounds": Table.of_fields(
             [_bound(record) for record in bounds],
@@ -124,9 +122,17 @@ def tables_of(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
     return {name: table for name, table in tables.items() if len(table)} | record_tables(records)
 
 
-def _measurement(record: dict[str, Any]) -> dict[str, Any]:
-    top = [*record.get("top_tokens", [])[:_N_TOP_TOKENS], *[_NO_TOKEN] * _N_TOP_TOKENS]
-    return {**record, **{f"{what}_{i + 1}": top[i].get(what) for i in range(_N_TOP_TOKENS) for what in _NO_TOKEN}}
+def _top_token(rank: int, what: str) -> Column:
+    """Return the column of the position, the token or the share with so many larger shares."""
+
+    def cell(record: dict[str, Any]) -> Any:
+        top = record.get("top_tokens") or []
+        return replace_non_finite(top[rank].get(what)) if rank < len(top) else None
+
+    return Column(f"{what}_{rank + 1}", cell)
+
+
+_TOP_TOKENS = [_top_token(rank, what) for rank in range(3) for what in ("position", "token", "share")]
 
 
 def _laws(measured: Sequence[dict[str, Any]]) -> Table:
@@ -207,24 +213,27 @@ def directions_of(measurements: Sequence[dict[str, Any]]) -> list[dict[str, Any]
 
     If they exceed `_MAX_SHARES` tokens in all, those with the largest constants are kept.
     """
-
-    def chunk_key(record: dict[str, Any]) -> tuple:
-        return tuple(record.get(name) for name in ("model", "text_sha256", "special_tokens", "n", "sample"))
-
-    words = {chunk_key(record): record["words"] for record in measurements if record.get("words")}
-    worst: dict[tuple, dict[str, Any]] = {}
-    for record in measurements:
-        if record.get("shares") and len(words.get(chunk_key(record), ())) == len(record["shares"]):
-            key = tuple(record.get(name) for name in CURVE)
-            if key not in worst or _rank(record) > _rank(worst[key]):
-                worst[key] = record
-    kept: set[tuple] = set()
+    chunk = ("model", "text_sha256", "special_tokens", "n", "sample")
+    with_shares = where(measurements, bool, "shares")
+    with_words = where(measurements, bool, "words")
+    index_of = {key: index for index, key in enumerate(fields(with_words, *chunk))}
+    worst: dict[tuple, tuple[tuple[int, float], int, int]] = {}
+    found = zip(
+        fields(with_shares, *CURVE), fields(with_shares, "n", "value"), fields(with_shares, *chunk), strict=True
+    )
+    for index, (key, (n, value), where_from) in enumerate(found):
+        rank = (n, value or 0.0)
+        if where_from in index_of and (key not in worst or rank > worst[key][0]):
+            worst[key] = rank, index, index_of[where_from]
+    kept: dict[tuple, dict[str, Any]] = {}
     size = 0
-    for key, record in sorted(worst.items(), key=lambda item: -_rank(item[1])[1]):
-        size += len(record["shares"])
-        if size <= _MAX_SHARES or not kept:
-            kept.add(key)
-    return [{**record, "words": words[chunk_key(record)]} for key, record in worst.items() if key in kept]
+    for key, (_, index, words_index) in sorted(worst.items(), key=lambda item: -item[1][0][1]):
+        record = {**with_shares[index], "words": with_words[words_index]["words"]}
+        if len(record["words"]) == len(record["shares"]):
+            size += len(record["shares"])
+            if size <= _MAX_SHARES or not kept:
+                kept[key] = record
+    return [kept[key] for key in worst if key in kept]
 
 
 def one_row_per_token(directions: Table) -> Table:
@@ -240,20 +249,13 @@ def one_row_per_token(directions: Table) -> Table:
     )
 
 
-def _rank(record: dict[str, Any]) -> tuple[int, float]:
-    return record["n"], record["value"] or 0.0
-
-
 def record_tables(records: Sequence[dict[str, Any]]) -> dict[str, Table]:
     """Return a table of numbers, words and truth values for each kind of record that has none of its own."""
-    kinds: dict[str, list[dict[str, Any]]] = {}
     hidden = {*_PER_RECORD, *provenance()}
-    for record in records:
-        if record["kind"] not in _OWN_TABLES:
-            kinds.setdefault(record["kind"], []).append(record)
+    others = where(records, lambda kind: kind not in _OWN_TABLES, "kind")
     return {
         kind.replace(" ", "-").removesuffix("s") + "s": Table.of_fields(group, _flat_fields(group, hidden))
-        for kind, group in kinds.items()
+        for (kind,), group in group_by(others, "kind").items()
     }
 
 

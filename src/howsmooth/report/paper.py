@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.fits import growth_laws
 from howsmooth.questions import find_question
 from howsmooth.records import CURVE
+from howsmooth.records.columns import group_by
 from howsmooth.report.chart import MAX_DETAILED_SERIES, Annotation, Axis, Chart, Picture, Series
-from howsmooth.report.charts import group_by, growth_chart, heat_maps, is_drawable
+from howsmooth.report.charts import growth_chart, heat_maps, is_drawable
 from howsmooth.report.figure import draw, draw_question, save_figure
 from howsmooth.report.rows import model_name, scope_text, signed_title
 from howsmooth.report.sections import by_question
@@ -146,11 +147,11 @@ def tightness_chart(records: Sequence[dict[str, Any]]) -> Chart | None:
     )
 
 
-def records_by_figure(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def records_by_figure(records: Sequence[dict[str, Any]]) -> dict[str, Sequence[dict[str, Any]]]:
     """Group the records of one figure; the key is the suffix of its file name, made of the fields that vary."""
     groups = group_by(records, *_FIGURE_KEY)
     varying = [i for i in range(len(_FIGURE_KEY)) if len({key[i] for key in groups}) > 1]
-    named: dict[str, list[dict[str, Any]]] = {}
+    named: dict[str, Sequence[dict[str, Any]]] = {}
     for key, group in groups.items():
         parts = [
             model_name(str(key[i])) if _FIGURE_KEY[i] == "model" else str(key[i]) for i in varying if key[i] is not None

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from howsmooth.bounds.titles import title_of
 from howsmooth.reading import replacing
+from howsmooth.records.columns import group_by
 from howsmooth.records.lines import json_line
 from howsmooth.report.chart import Axis, Chart, Picture, Series
-from howsmooth.report.charts import LENGTH_LABEL, group_by, sample_count_text, samples_series
+from howsmooth.report.charts import LENGTH_LABEL, sample_count_text, samples_series
 from howsmooth.report.figure import draw as draw_charts
 from howsmooth.report.figure import save_figure
 from howsmooth.report.rows import law_text, magnitude, model_name, number, short_verdict
@@ -275,7 +276,7 @@ def configuration_picture(records: Sequence[dict[str, Any]]) -> Picture | None:
     measured = [record for record in records if record["quantity"] != "bound"]
     laws = laws_of(measured)
     panels = [
-        Panel(key, group, laws=laws.get(key, {}))
+        Panel(key, list(group), laws=laws.get(key, {}))
         for key, group in group_by(without_duplicate_series(measured), *PANEL_FIELDS).items()
     ]
     return _picture(panels, min(3, len(panels))) if panels else None

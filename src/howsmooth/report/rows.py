@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from howsmooth.models.map_types import is_map, parse_map
 from howsmooth.questions.measure import QUANTITIES
 from howsmooth.records import CURVE
+from howsmooth.records.columns import column, fields, group_by, split
 from howsmooth.texts.corpora import corpus_name
 
 if TYPE_CHECKING:
@@ -121,26 +122,16 @@ def none_first(key: Iterable[Any]) -> tuple:
 
 def measurement_rows(records: Iterable[dict[str, Any]]) -> list[Row]:
     """Group measurements by map and length, ordered by first occurrence of the model, layer, head and length."""
-    groups: dict[tuple, list[dict[str, Any]]] = {}
-    models: dict[str, int] = {}
-    for record in records:
-        models.setdefault(record["model"], len(models))
-        groups.setdefault((record["model"], record["layer"], record["head"], record["n"]), []).append(record)
-    order = sorted(groups, key=lambda key: (models[key[0]], *none_first(key[1:])))
-    return [
-        Row(
-            model=model,
-            layer=layer,
-            head=head,
-            n=n,
-            values=tuple(record["value"] for record in group),
-            worst=max(group, key=lambda record: record["value"]),
-            unfinished=tuple(record["status"] for record in group if record["status"] not in ACCEPTED_STATUSES),
-            lowers=tuple(record["lower"] for record in group),
-            uppers=tuple(record["upper"] for record in group),
-        )
-        for (model, layer, head, n), group in ((key, groups[key]) for key in order)
-    ]
+    groups = group_by(records, "model", "layer", "head", "n")
+    models = list(dict.fromkeys(key[0] for key in groups))
+    rows = []
+    for key in sorted(groups, key=lambda key: (models.index(key[0]), *none_first(key[1:]))):
+        group = groups[key]
+        values, statuses, lowers, uppers = zip(*fields(group, "value", "status", "lower", "upper"), strict=True)
+        worst, unfinished = group[values.index(max(values))], (s for s in statuses if s not in ACCEPTED_STATUSES)
+        at = dict(zip(("model", "layer", "head", "n"), key, strict=True))
+        rows.append(Row(**at, values=values, lowers=lowers, uppers=uppers, worst=worst, unfinished=tuple(unfinished)))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -247,17 +238,14 @@ def scope_text(record: dict[str, Any], holds: str | None = None) -> str:
 
 
 def measured_with_bounds(
-    bounds: Iterable[dict[str, Any]], measurements: Iterable[dict[str, Any]] = ()
+    bounds: Sequence[dict[str, Any]], measurements: Sequence[dict[str, Any]] = ()
 ) -> Iterable[dict[str, Any]]:
     """Yield each constant measured along with bounds once, unless there is a measurement of it as well."""
-
-    def key(record: dict[str, Any]) -> tuple:
-        return tuple(record.get(name) for name in (*CURVE, "n", "sample"))
-
-    seen = {key(record) for record in measurements}
-    for record in bounds:
-        if key(record) not in seen:
-            seen.add(key(record))
+    names = (*CURVE, "n", "sample")
+    seen = set(fields(measurements, *names))
+    for key, record in zip(fields(bounds, *names), bounds, strict=True):
+        if key not in seen:
+            seen.add(key)
             yield {**record, **record["measured"]}
 
 
@@ -286,13 +274,10 @@ def refusal_text(reason: str) -> str:
     return reason
 
 
-def by_quantity(records: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+def by_quantity(records: Sequence[dict[str, Any]]) -> dict[tuple[str, str, str], Sequence[dict[str, Any]]]:
     """Group records by (model, quantity, perturbed tokens), the unit of one table or chart."""
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for record in records:
-        key = record["model"], record.get("quantity") or "lipschitz", record.get("tokens") or "all"
-        groups.setdefault(key, []).append(record)
-    return groups
+    found = fields(records, "model", "quantity", "tokens")
+    return split(records, ((model, quantity or "lipschitz", tokens or "all") for model, quantity, tokens in found))
 
 
 def laws_by_quantity(laws: dict[tuple, Law]) -> dict[tuple[str, str, str], dict[tuple, Law]]:
@@ -407,8 +392,8 @@ def confidence_text(records: Sequence[dict[str, Any]]) -> str:
         >>> confidence_text([{"confidence": 0.999}])
         '99.9 % sure'
     """
-    known = [record["confidence"] for record in records if record.get("confidence") is not None]
-    others = {record.get("certificate") for record in records}
+    known = [confidence for confidence in column(records, "confidence") if confidence is not None]
+    others = set(column(records, "certificate"))
     if not known and len(others) == 1 and None not in others:
         return str(*others)
     return f"{100 * min(known, default=1):.10g} % sure"

@@ -20,8 +20,9 @@ from howsmooth.errors import InputError
 from howsmooth.questions import QUESTIONS, find_question, question_of, record_type
 from howsmooth.questions.question import Question
 from howsmooth.records import CURVE
+from howsmooth.records.columns import column, fields, group_by, split, where
 from howsmooth.report.chart import Axis, Chart, Picture
-from howsmooth.report.charts import group_by, heat_maps, is_drawable
+from howsmooth.report.charts import heat_maps, is_positive
 from howsmooth.report.embedding import coloured_tokens, embed_json, panel_html, typeset
 from howsmooth.report.ladder import ladder_tables
 from howsmooth.report.measurement_tables import Summary, measurements_table, study_tables, tightness_table
@@ -57,13 +58,12 @@ class Section:
     parts: Sequence[Markup]
 
 
-def by_question(records: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def by_question(records: Sequence[dict[str, Any]]) -> dict[str, Sequence[dict[str, Any]]]:
     """Return the records of each question, in the order in which the questions come, without supplementary ones."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for kind, group in group_by(records, "kind").items():
-        if not record_type(*kind).is_supplementary:
-            groups.setdefault(question_of(group[0]), []).extend(group)
-    return groups
+    kinds = column(records, "kind")
+    names = {kind: question_of({"kind": kind}) for kind in set(kinds) if not record_type(kind).is_supplementary}
+    groups = split(records, (names.get(kind, "") for kind in kinds))
+    return {name: group for name, group in groups.items() if name}
 
 
 def sections_of(records: Sequence[dict[str, Any]]) -> list[Section]:
@@ -71,16 +71,16 @@ def sections_of(records: Sequence[dict[str, Any]]) -> list[Section]:
     sections = [_section(name, group) for name, group in by_question(records).items()]
     if ladders := ladder_tables(records):
         sections.append(Section("ladder", "How large is the constant, and how well is it known?", html_of(ladders)))
-    if further := [record for record in records if record_type(record["kind"]).is_supplementary]:
+    if further := where(records, lambda kind: record_type(kind).is_supplementary, "kind"):
         sections.append(Section("further", "Further records", html_of(list(record_tables(further).values()))))
     return sections
 
 
 def _section(name: str, records: Sequence[dict[str, Any]]) -> Section:
-    question, fields = find_question(name), _VIEWS.get(name, ())
+    question, varied = find_question(name), _VIEWS.get(name, ())
     if split_training(records)[0]:  # one chart for all steps
-        fields = tuple(field for field in fields if field not in ("checkpoint", "map"))
-    views = group_by(records, *fields)
+        varied = tuple(field for field in varied if field not in ("checkpoint", "map"))
+    views = group_by(records, *varied)
     shown: list[tuple[str, Markup]] = []
     drawn = total = 0
     for place, (view, group) in enumerate(views.items()):
@@ -93,7 +93,7 @@ def _section(name: str, records: Sequence[dict[str, Any]]) -> Section:
         heading = Markup("<h3>{}</h3>").format(Markup(typeset(title))) if title and figures else Markup("")
         grid = Markup('{}<div class="panels">{}</div>').format(heading, Markup("").join(figures))
         more = _MORE_PARTS[name](group, f"{name}-{place}") if name in _MORE_PARTS else Markup("")
-        shown.append((view_title(view, list(views), fields), grid + more))
+        shown.append((view_title(view, list(views), varied), grid + more))
     parts = [choice("shown", shown)]
     if drawn < total:
         parts.append(
@@ -141,7 +141,8 @@ def view_title(view: Sequence[Any], views: Sequence[Sequence[Any]], fields: Sequ
 def _heat_maps(records: Sequence[dict[str, Any]], name: str) -> list[Markup]:
     """Return the medians of layer × head, one length at a time, and of layer × length."""
     maps = heat_maps(records)
-    lengths = sorted({record["n"] for record in records if is_drawable(record) and record["layer"] is not None})
+    found = fields(records, "n", "layer", "value")
+    lengths = sorted({n for n, layer, value in found if layer is not None and is_positive(value)})
     heads = [
         (f"n = {n:,}", panel_html(heat, _heat_height(heat), name=f"{name}-heads-{n}"))
         for n, heat in zip(lengths, maps["heads"], strict=False)
@@ -183,7 +184,7 @@ def _measured(records: Sequence[dict[str, Any]]) -> list[Any]:
     of_monitor, records = split_training(records)
     if not records:
         return [*training_tables(of_monitor)]
-    finite = [record for record in records if record["value"] is not None and math.isfinite(record["value"])]
+    finite = where(records, lambda value: value is not None and math.isfinite(value), "value")
     if not finite:
         return ["No value is finite."]
     each = [measurements_table(group) for group in by_quantity(finite).values()]

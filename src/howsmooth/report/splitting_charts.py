@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from howsmooth.records.columns import group_by
 from howsmooth.report.chart import Annotation, Axis, Chart, Series
-from howsmooth.report.charts import group_by
 from howsmooth.report.rows import model_name
 
 Records = Sequence[dict[str, Any]]

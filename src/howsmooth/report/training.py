@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from howsmooth.records.columns import column, group_by, split
 from howsmooth.report.chart import LIPSCHITZ, Axis, Chart, Series
-from howsmooth.report.charts import group_by
 from howsmooth.report.rows import largest_shares, map_name, model_name, number, plural_of
 from howsmooth.report.table import Column, Table
 
@@ -15,15 +15,15 @@ _STEP = "training step"
 _DRAWN = {"value": f"{LIPSCHITZ}, at least", "largest_logit": "largest logit of attention"}
 
 
-def split_training(records: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def split_training(records: Sequence[dict[str, Any]]) -> tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]]:
     """Return the records of monitors, and the other ones.
 
     Example:
         >>> split_training([{"n": 8}, {"n": 8, "training_step": 50}])
         ([{'n': 8, 'training_step': 50}], [{'n': 8}])
     """
-    of_monitor = [record for record in records if record.get("training_step") is not None]
-    return of_monitor, [record for record in records if record.get("training_step") is None]
+    groups = split(records, (step is not None for step in column(records, "training_step")))
+    return groups.get(True, []), groups.get(False, [])
 
 
 def training_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:

@@ -18,6 +18,7 @@ from markupsafe import Markup
 import howsmooth
 from howsmooth.lazy import deferred
 from howsmooth.questions import find_question
+from howsmooth.records.columns import column, fields
 from howsmooth.report.caveats import caveats_of, sources_of
 from howsmooth.report.embedding import embed_json
 from howsmooth.report.page_tables import one_row_per_token, tables_of
@@ -120,34 +121,31 @@ def render(template: str, scripts: Sequence[str] = (), **values: Any) -> str:
 
 
 def _models(records: Sequence[dict[str, Any]]) -> str:
-    names = [model_name(name) for name in dict.fromkeys(record.get("model") for record in records) if name]
+    names = [model_name(name) for name in dict.fromkeys(column(records, "model")) if name]
     more = f" and {len(names) - _MAX_TITLE_MODELS} more" if len(names) > _MAX_TITLE_MODELS else ""
     return ", ".join(names[:_MAX_TITLE_MODELS]) + more
 
 
 def _tiles(records: Sequence[dict[str, Any]], tables: dict[str, Table]) -> list[tuple[str, str]]:
     """Return (name, value) of the key figures at the top of the page."""
-    models = {record["model"] for record in records if record.get("model")}
     tiles = [("records", f"{len(records):,}")]
-    if models:
-        lengths = [record["n"] for record in records if record.get("model") and isinstance(record.get("n"), int)]
+    if names := _models(records):
+        lengths = [n for model, n in fields(records, "model", "n") if model and isinstance(n, int)]
         tiles += [
-            ("models" if len(models) > 1 else "model", _models(records)),
+            ("models" if len(set(column(records, "model")) - {None}) > 1 else "model", names),
             *([("longest text", f"{max(lengths):,} tokens")] if lengths else []),
         ]
     # Other quantities than the constant, such as what the scripts of a paper return, are not pooled with it.
-    rows = [row for row in tables["measurements"].rows if _is_constant(row)] if "measurements" in tables else []
-    values = [row["value"] for row in rows if row["value"] is not None and math.isfinite(row["value"])]
+    rows = fields(tables["measurements"].rows, "quantity", "value") if "measurements" in tables else ()
+    constants = [value for quantity, value in rows if quantity in (None, "lipschitz")]
+    values = [value for value in constants if value is not None and math.isfinite(value)]
     if values:
         tiles.append(("Lip, smallest to largest", f"{number(min(values), 3)} … {number(max(values), 3)}"))
-    laws = [row["law"] for row in tables["laws"].rows if _is_constant(row)] if "laws" in tables else []
+    rows = fields(tables["laws"].rows, "quantity", "law") if "laws" in tables else ()
+    laws = [law for quantity, law in rows if quantity in (None, "lipschitz")]
     powers = [law.exponent for law in laws if law.shown]
     if powers:
         ends = dict.fromkeys(f"{round(end, 2) + 0.0:.2f}".replace("-", "−") for end in (min(powers), max(powers)))
         which = "" if len(powers) == len(laws) else f" ({len(powers)} of {len(laws)} curves)"
         tiles.append(("exponent α of Lip ≈ C nᵅ" + which, " … ".join(ends)))
     return tiles
-
-
-def _is_constant(row: dict[str, Any]) -> bool:
-    return row.get("quantity") in (None, "lipschitz")

@@ -8,20 +8,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.questions import record_error
-from howsmooth.reading import read_whole, replacing
+from howsmooth.reading import read_line, replacing
+from howsmooth.records.columns import Records
 from howsmooth.records.lines import (
     ChangedRecord,
     ExistingLines,
     csv_line,
+    digest_of,
     flat_cell,
-    json_line,
     read_lines,
     records_stdout,
     sealed_line,
@@ -36,7 +38,7 @@ _ROWS_PER_BATCH = 10_000
 _WHOLE = "json"  # the Parquet column of whole records; the others are for readers that are not howsmooth
 
 
-Records = Callable[[], Iterable[dict[str, Any]]]  # iterates anew at each call
+Source = Callable[[], Iterable[dict[str, Any]]]  # iterates anew at each call
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Read:
         notes: Remarks about the files, for example that a line was cut off.
     """
 
-    records: list[dict[str, Any]] = field(default_factory=list)
+    records: Records = field(default_factory=Records)
     notes: list[str] = field(default_factory=list)
 
 
@@ -64,22 +66,21 @@ def read_records(paths: Sequence[str]) -> Read:
     Raises:
         InputError: A file cannot be read, or there are no records.
     """
-    read, seen, duplicates = Read(), set(), 0
+    read, seen, duplicates = Read(), set[int](), 0
     for path in paths:
-        wrong: list[str] = []
-        for where, record in _records_of(path, read.notes):
-            reason = record_error(record)
-            if reason is not None:
-                wrong.append(f"{where}: {reason}")
+        first, wrong = "", 0
+        for where, line, record in _records_of(path, read.notes):
+            if (reason := record_error(record, line)) is not None:
+                first, wrong = first or f"{where}: {reason}", wrong + 1
                 continue
-            line = hash(json_line(record))
-            duplicates += line in seen
-            if line not in seen:
-                seen.add(line)
+            digest = digest_of(line, record)
+            duplicates += digest in seen
+            if digest not in seen:
+                seen.add(digest)
                 read.records.append(record)
         if wrong:
-            many = f"{len(wrong)} records were left out, the first of them " if len(wrong) > 1 else "left out "
-            read.notes.append(f"{many}{wrong[0]}")
+            many = f"{wrong} records were left out, the first of them " if wrong > 1 else "left out "
+            read.notes.append(f"{many}{first}")
     if duplicates:
         read.notes.append(f"{duplicates} records came twice and count once.")
     if not read.records:
@@ -101,10 +102,10 @@ def read_to_continue(path: str) -> ExistingLines:
     return read_lines(path, check, "records of this version", '{"kind": "')
 
 
-def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
-    """Return (position, record) for each record of one file."""
+def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, str, Any]]:
+    """Return (position, line, record) for each record of one file."""
     if path == "-":
-        return _lines("stdin", read_whole(sys.stdin.buffer, "stdin"), notes)
+        return _lines("stdin", sys.stdin.buffer, notes)
     if FORMATS.get(Path(path).suffix.lower()) == "csv":
         raise InputError(
             f"expected JSON lines, Parquet or a store, got {path}: CSV does not distinguish numbers, "
@@ -116,7 +117,7 @@ def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
             magic = stream.read(len(_SQLITE))
         if magic == _SQLITE:
             return _stored(file, notes)
-        return _from_parquet(file) if magic.startswith(_PARQUET) else _lines(path, read_whole(file, path), notes)
+        return _from_parquet(file) if magic.startswith(_PARQUET) else _of_file(file, path, notes)
     except OSError as error:
         raise InputError(
             f"expected a store or a file of JSON lines, got {path} "
@@ -124,33 +125,41 @@ def _records_of(path: str, notes: list[str]) -> Iterable[tuple[str, Any]]:
         ) from None
 
 
-def _stored(path: Path, notes: list[str]) -> list[tuple[str, Any]]:
+def _of_file(file: Path, name: str, notes: list[str]) -> Iterator[tuple[str, str, Any]]:
+    with file.open("rb") as stream:
+        yield from _lines(name, stream, notes)
+
+
+def _stored(path: Path, notes: list[str]) -> Iterator[tuple[str, str, Any]]:
     with Store.read(path) as store:
-        counts, records = store.counts(), list(store.records())
-        if not records and not store.changed:  # a store without a plan may still have records
-            records = list(store.records(everything=True))
+        counts, number = store.counts(), 0
+        for everything in (False, True):
+            for line, record in store.lines(everything):
+                number += 1
+                yield f"record {number} of {path.name}", line, record
+            if number or store.changed:  # a store without a plan may still have records
+                break
     notes.extend(store.changed)
     if counts["done"] < counts["planned"]:
         notes.append(
             f"{path.name}: {counts['done']} of {counts['planned']} tasks are done, {counts['failed']} failed; "
             "curves may lack lengths or samples."
         )
-    return [(f"record {number} of {path.name}", record) for number, record in enumerate(records, 1)]
 
 
-def _lines(name: str, raw: bytes, notes: list[str]) -> list[tuple[str, Any]]:
-    lines = raw.split(b"\n")
-    last = max((number for number, line in enumerate(lines, 1) if line.strip()), default=0)
-    records: list[tuple[str, Any]] = []
-    for number, line in enumerate(lines, 1):
+def _lines(name: str, stream: BinaryIO, notes: list[str]) -> Iterator[tuple[str, str, Any]]:
+    any_read = False
+    for number, line in enumerate(iter(partial(read_line, stream, name), b""), 1):
         if not line.strip():
             continue
         try:
-            records.append((f"line {number} of {name}", unsealed(line.decode("utf-8"))))
+            text = line.rstrip(b"\n").decode("utf-8")
+            record, any_read = unsealed(text), True
         except ChangedRecord as error:
             notes.append(f"{name}: line {number} is left out: {error}.")
         except ValueError as error:  # of the encoding or of JSON
-            if number == last and (records or line.startswith(b'{"')):  # a run that was killed while writing
+            is_last = not any(rest.strip() for rest in iter(partial(read_line, stream, name), b""))
+            if is_last and (any_read or line.startswith(b'{"')):  # a run that was killed while writing
                 notes.append(f"{name}: the last line is cut off and was left out.")
                 break
             if isinstance(error, UnicodeDecodeError):
@@ -162,7 +171,8 @@ def _lines(name: str, raw: bytes, notes: list[str]) -> list[tuple[str, Any]]:
                 f"expected one JSON object per line, got something else in line {number} of {name}; "
                 "name what --json wrote, or a study's .sqlite"
             ) from None
-    return records
+        else:
+            yield f"line {number} of {name}", text, record
 
 
 def export(store: Store, path: str, form: str | None = None, everything: bool = False) -> int:
@@ -182,7 +192,7 @@ def export(store: Store, path: str, form: str | None = None, everything: bool = 
     return _write_lines(lambda: store.records(everything), records_stdout(), form)
 
 
-def write_records(records: Records, path: str | Path, form: str | None = None) -> int:
+def write_records(records: Source, path: str | Path, form: str | None = None) -> int:
     """Write records to a file; return their number.
 
     Args:
@@ -218,7 +228,7 @@ def _format_of(path: Path) -> str:
     return FORMATS[path.suffix.lower()]
 
 
-def _write_lines(records: Records, stream: TextIO, form: str) -> int:
+def _write_lines(records: Source, stream: TextIO, form: str) -> int:
     count, columns = 0, list(_columns(records)) if form == "csv" else []
     if columns:
         stream.write(csv_line(columns) + "\n")
@@ -229,7 +239,7 @@ def _write_lines(records: Records, stream: TextIO, form: str) -> int:
     return count
 
 
-def _write_parquet(records: Records, path: Path) -> int:
+def _write_parquet(records: Source, path: Path) -> int:
     pa, pq = _pyarrow()
     columns = [pa.field(name, _arrow(pa, types)) for name, types in _columns(records).items()]
     schema = pa.schema([*columns, pa.field(_WHOLE, pa.string())])
@@ -249,7 +259,7 @@ def _cell(value: Any, column: Any) -> Any:
     return str(value) if value is not None and str(column.type) == "string" else value
 
 
-def _from_parquet(path: Path) -> Iterator[tuple[str, Any]]:
+def _from_parquet(path: Path) -> Iterator[tuple[str, str, Any]]:
     pa, pq = _pyarrow()
     try:
         with pq.ParquetFile(path) as file:
@@ -260,7 +270,7 @@ def _from_parquet(path: Path) -> Iterator[tuple[str, Any]]:
                 )
             cells = (cell for batch in file.iter_batches(columns=[_WHOLE]) for cell in batch[_WHOLE].to_pylist())
             for number, cell in enumerate(cells, 1):
-                yield f"row {number} of {path.name}", unsealed(cell)
+                yield f"row {number} of {path.name}", cell, unsealed(cell)
     except InputError:
         raise
     except (pa.ArrowException, ValueError, OSError) as error:
@@ -286,7 +296,7 @@ def _arrow(pa: Any, types: set[type]) -> Any:
     return pa.float64() if types and types <= {int, float} else pa.string()
 
 
-def _columns(records: Records) -> dict[str, set[type]]:
+def _columns(records: Source) -> dict[str, set[type]]:
     """Return the names of all fields in the order in which they occur, with the types of their values."""
     names: dict[str, set[type]] = {}
     for record in records():

@@ -4,8 +4,8 @@ The results of a solve are one transaction in the write-ahead log: a killed proc
 (If the machine loses power, the last transactions may be missing, but the file stays intact.) A lock file admits one
 writer at a time; any number of readers may open the file meanwhile. The readable rows of a damaged file are recovered.
 
-A record is a line of JSON with its checksum, SHA-256. Beside it is a CRC of the line: `study status` sees by it that
-nothing was changed, in a third of the time.
+A record is a line of JSON with its checksum, SHA-256. Beside it is a CRC of the line: `study status` sees by it, in a
+third of the time, that nothing was changed.
 """
 
 from __future__ import annotations
@@ -197,6 +197,10 @@ class Store:
         Args:
             everything: Yield all records of the file instead, in the order in which they were added.
         """
+        return (record for _, record in self.lines(everything))
+
+    def lines(self, everything: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (line, record) for each of the `records`: as they are stored, and parsed."""
         query = (
             "SELECT id, record FROM records ORDER BY id"
             if everything
@@ -207,12 +211,12 @@ class Store:
             for number, text in self._db.execute(query):
                 try:
                     record = unsealed(text)
-                    if "\\ud" in text.lower():  # perhaps half of a surrogate pair, which cannot be written
+                    if "\\u" in text:  # perhaps half of a surrogate pair, which cannot be written
                         json_line(record).encode()
                 except (ValueError, TypeError):
                     record = None
                 if isinstance(record, dict):
-                    yield record
+                    yield text, record
                 else:
                     self.changed.append(self._left_out(number))
 

@@ -1,0 +1,1 @@
+"""Do the constants warn of a training that is about to diverge?"""
