@@ -55,6 +55,8 @@ def command(
         read = read_records(paths)
 
         from howsmooth.report.page_tables import tables_of
+        from howsmooth.report.plan_tables import show_bytes
+        from howsmooth.report.rows import counted
         from howsmooth.report.web_page import report_page, write_csv
     folders = {  # not before there are records to write
         option: make_folder(folder, option)
@@ -67,7 +69,7 @@ def command(
     if page_path is not None:
         with translate_write_errors(page_path, "--report"):
             size = write_page(Path(page_path), report_page(read.records, title=title, notes=read.notes, tables=tables))
-        print_line(stderr, f"wrote {len(read.records)} records to {page_path}, {size / 2**20:.1f} MiB")
+        print_line(stderr, f"wrote {counted(len(read.records), 'record')} to {page_path}, {show_bytes(size)}")
     if "--tables" in folders:
         with translate_write_errors(folders["--tables"], "--tables"):
             written = write_csv(tables, folders["--tables"])

@@ -215,6 +215,7 @@ def validate(file: str, full: bool, settings: tuple[str, ...], **options: Any) -
 def export(store_or_study: str, out: str, form: str | None, everything: bool) -> None:
     """Write a study's records to a file; this also works while the study is running."""
     from howsmooth.cli.run import make_console, print_line, print_warning
+    from howsmooth.report.rows import counted
     from howsmooth.studies.formats import export as write
     from howsmooth.studies.store import Store
 
@@ -223,7 +224,7 @@ def export(store_or_study: str, out: str, form: str | None, everything: bool) ->
     for line in store.changed:
         print_warning(make_console(stderr=True), line)
     if out != "-":
-        print_line(make_console(stderr=True), f"wrote {count} records to {out}")
+        print_line(make_console(stderr=True), f"wrote {counted(count, 'record')} to {out}")
 
 
 def _trust(options: dict[str, Any]) -> dict[str, bool]:

@@ -17,7 +17,7 @@ from howsmooth.choices import METHODS, TEXT_OBJECTIVES
 from howsmooth.errors import InputError
 from howsmooth.explorer.limits import Limits
 from howsmooth.fits import growth_laws
-from howsmooth.models.map_types import MAPS
+from howsmooth.models.map_types import MAPS, map_choices
 from howsmooth.questions import find_question
 from howsmooth.questions.command_line import literal_values, written
 from howsmooth.questions.layer_attack import DEFAULT_ATTACKS
@@ -170,7 +170,7 @@ def texts_of(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 # Heads and maps of the whole model are not offered: the tab shows a layer.
-LAYER_MAPS = tuple(name for name in MAPS if name != "head" and MAPS[name].per_layer)
+LAYER_MAPS = map_choices(name for name in MAPS if name != "head" and MAPS[name].per_layer)
 EXAMPLES = (
     ("A polytope", "polytope"),
     ("Hyperplanes", "hyperplanes"),
