@@ -1,6 +1,7 @@
 from howsmooth.lipschitz.local import local_lipschitz as local_lipschitz
 from howsmooth.lipschitz.estimate import Estimate as Estimate, TopToken as TopToken
 from howsmooth.lipschitz.gains import token_gains as token_gains, TokenGains as TokenGains
+from howsmooth.lipschitz.blocks import gain_matrix as gain_matrix, GainMatrix as GainMatrix
 from howsmooth.lipschitz.penalty import lipschitz_penalty as lipschitz_penalty, LipschitzPenalty as LipschitzPenalty
 from howsmooth.lipschitz.local import jacobian as jacobian
 from howsmooth.lipschitz.autodiff import AutodiffJacobian as AutodiffJacobian

@@ -121,10 +121,7 @@ FAMILIES = (
 )
 
 # What cannot be measured, and why; loading raises an error that names the reason.
-REFUSED = {
-    "cross attention": "queries and keys come from two sequences: no map of one sequence of tokens",
-    "quantised weights": "their layers have no exact derivative; a GGUF file is dequantised instead",
-}
+REFUSED = {"quantised weights": "their layers have no exact derivative; a GGUF file is dequantised instead"}
 
 COLUMNS = ("family", "takes", "attention", "part of the map, and its shape", "shown with")
 

@@ -189,6 +189,16 @@ def parse_map(text: object, among: Iterable[str] = MAPS) -> MapChoice:
     return choice
 
 
+def map_choices(names: Iterable[str] = MAPS) -> tuple[str, ...]:
+    """Return what a form offers: each name, with each of its arguments where it takes some.
+
+    Example:
+        >>> map_choices(("mlp", "cache"))
+        ('mlp', 'cache:both', 'cache:keys', 'cache:values')
+    """
+    return tuple(str(MapChoice(name, argument)) for name in names for argument in MAPS[name].arguments or ("",))
+
+
 def _shown(text: object) -> str:
     return repr(text[:60]) if isinstance(text, str) else repr(text)[:60]
 

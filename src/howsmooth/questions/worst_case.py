@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import model_validator
 
 from howsmooth.lazy import deferred
-from howsmooth.questions.artefacts import FolderName, file_name, make_artefact_folder
-from howsmooth.questions.fields import Radius, Restarts, Steps, number, option
+from howsmooth.questions.fields import (
+    FolderName,
+    Radius,
+    Restarts,
+    Steps,
+    file_name,
+    make_artefact_folder,
+    number,
+    option,
+)
 from howsmooth.questions.question import Fields, Place, Question
 from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, Lengths, ModelSpec, Samples
 from howsmooth.records.schema import Count, LogNumber, ModelRecord, Number
@@ -114,7 +122,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
         "ascent_steps": found.steps,
         "on_text": on_text.as_record(),
         "over_text": found.value / on_text.value if on_text.value > 0 else None,
-        "upper_bound": _smallest_upper(f, n, max(R, largest_norm)).as_record(),
+        "upper_bound": _smallest_upper(f, n, max(R, largest_norm), norm if spec.within == "norm" else None).as_record(),
         "masses": token_multiplicities(found.x),
         **work.fields,
         "file": None if folder is None else file_name(at, n, place.key),
@@ -163,13 +171,15 @@ def _constraint(spec: WorstCaseSpec, norm: Normalisation, R: float, x: Tensor) -
     return Ball(R) if spec.within == "ball" else Sphere(R)
 
 
-def _smallest_upper(f: SelfAttention, n: int, R: float) -> Bound:
-    """Return the smallest upper bound that holds on the whole ball."""
-    from howsmooth.bounds import every
+def _smallest_upper(f: SelfAttention, n: int, R: float, norm: Normalisation | None) -> Bound:
+    """Return the smallest upper bound that holds on the whole ball, or for all outputs of a normalisation."""
+    from howsmooth.bounds import every, heads_together
     from howsmooth.bounds.bound import Bound
     from howsmooth.bounds.form import LayerForm
 
-    bounds = [bound for bound in every(LayerForm(f), n, R) if isinstance(bound, Bound) and bound.side == "upper"]
+    form = LayerForm(f)
+    bounds = [bound for bound in every(form, n, R) if isinstance(bound, Bound) and bound.side == "upper"]
+    bounds += [] if norm is None else [heads_together.upper_on_outputs(form, n, norm)]
     return min(bounds, key=lambda bound: bound.log_value)
 
 
@@ -177,8 +187,8 @@ QUESTION = Question(
     spec=WorstCaseSpec,
     records=(WorstCaseRecord,),
     answer=answer,
-    tables=deferred("howsmooth.report.attack_tables:worst_case_tables"),
-    charts=deferred("howsmooth.report.attack_charts:worst_case_charts"),
+    tables=deferred("howsmooth.report.attacks:worst_case_tables"),
+    charts=deferred("howsmooth.report.attacks:worst_case_charts"),
     plots="the worst case and the text's constant against n",
     about="Maximise the local Lipschitz constant over all tokens in a set, by gradient ascent from many starts.",
     noun="worst case",

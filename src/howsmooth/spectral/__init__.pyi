@@ -7,6 +7,13 @@ from howsmooth.spectral.operator import (
     FunctionOperator as FunctionOperator,
     restrict as restrict,
 )
+from howsmooth.spectral.trace import (
+    frobenius_norm as frobenius_norm,
+    FrobeniusNorm as FrobeniusNorm,
+    count_singular_values as count_singular_values,
+    SingularValueCounts as SingularValueCounts,
+)
+from howsmooth.spectral.eigenvalues import leading_eigenvalues as leading_eigenvalues, Eigenvalues as Eigenvalues
 from howsmooth.spectral.memory import plan as plan, MemoryPlan as MemoryPlan
 from howsmooth.spectral.products import before_each_product as before_each_product
 from howsmooth.spectral.resume import saved_products as saved_products
