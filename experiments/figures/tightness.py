@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 import howsmooth
 from experiments.figures import format_length_axes
 from howsmooth.attack import Ellipsoid, worst_case
-from howsmooth.bounds import Bound, LayerForm, every
+from howsmooth.bounds import Bound, LayerForm, every, heads_together
 from howsmooth.bounds.normalisation import radius
 from howsmooth.bounds.titles import title_of
 from howsmooth.models import AttentionFile
@@ -33,8 +33,8 @@ from howsmooth.texts import default_text
 SHOWN = {  # row of the figure → bound → colour index and marker
     "worst case in the ball": {
         "this_project.theorem1_with_bias": (5, "^"),
-        "this_project.upper": (4, "^"),
         "heads_together.upper": (1, "^"),
+        "heads_together.upper_on_outputs": (4, "^"),
         "three_points.lower": (2, "v"),
     },
     "at these tokens": {"yudin2025.local": (4, "s"), "this_project.local": (0, "s")},
@@ -64,7 +64,8 @@ def measure(model: str, layers: Iterable[tuple], n: int, restarts: int, steps: i
         R = radius(norm)
         on_tokens = howsmooth.local_lipschitz(f, x, strict=False)
         worst = worst_case(f, n, Ellipsoid(norm.converted(dtype=f.dtype)), restarts=restarts, steps=steps)
-        outcomes = every(LayerForm(f), n, R, x)
+        form = LayerForm(f)
+        outcomes = [*every(form, n, R, x), heads_together.upper_on_outputs(form, n, norm)]
         bounds = {b.name: b.log_value for b in outcomes if isinstance(b, Bound)}
         rows.append(
             {

@@ -5,8 +5,11 @@ import math
 import pytest
 import torch
 
-from howsmooth import Rotary, SelfAttention
+from howsmooth import InputError, Rotary, SelfAttention
+from howsmooth.attack import Ellipsoid, ascend
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.bounds import LayerForm, heads_together, this_project
+from howsmooth.bounds.normalisation import radius as radius_of
 from tests.attention.cases import LAYERS, layer, normal
 from tests.bounds.test_every import dense_heads
 from tests.laws.test_bounds_hold import ascended, drawn, steepness, tokens
@@ -129,6 +132,31 @@ def test_far_distances_use_the_norms_of_queries_and_keys(monkeypatch):
     monkeypatch.setattr(heads_together, "MAX_DISTANCES", 3)
     assert at_most(exact.log_value, heads_together.upper(f, 12, 2.0).log_value)
     assert at_most(heads_together.upper(f, 12, 2.0).log_value, this_project.upper(f, 12, 2.0).log_value)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_outputs_of_a_normalisation(name):
+    """Without gains the set is a ball; with gains no output exceeds the bound, and it is below that of the ball."""
+    f, n, d = layer(name), 4, 6
+    plain = Normalisation(torch.ones(d).double(), centred=False)
+    ball = heads_together.upper(f, n, math.sqrt(d))
+    assert heads_together.upper_on_outputs(f, n, plain).value == pytest.approx(ball.value, rel=1e-6)
+    norm = Normalisation(torch.tensor([4.0, -2.0, 0.5, 0.3, 0.2, 0.1]).double(), 0.3 * normal(8, d))
+    bound = heads_together.upper_on_outputs(f, n, norm)
+    assert at_most(bound.log_value, heads_together.upper(f, n, radius_of(norm)).log_value)
+    z = normal(9, 60, n, d)
+    x = norm(torch.where(torch.arange(60).view(-1, 1, 1) % 2 == 0, z, z[:, [0, 1, 1, 1]]))
+    found = ascend(f, x[steepness(f, x).argsort()[-2:]], Ellipsoid(norm), steps=15)
+    assert at_most(math.log(steepness(f, x).max()), math.log(found.value) + 1e-9, bound.log_value)
+
+
+def test_gains_that_differ_sharpen_the_bound():
+    f, gain = layer("one head", d_out=None), torch.tensor([9.0, 1.0, 0.1, 0.1, 0.1, 0.1]).double()
+    norm = Normalisation(gain, centred=False)
+    ball = heads_together.upper(f, 16, radius_of(norm)).log_value
+    assert less(heads_together.upper_on_outputs(f, 16, norm).log_value, ball - 0.1)
+    with pytest.raises(InputError, match="width 6, got width 3"):
+        heads_together.upper_on_outputs(f, 16, Normalisation(gain[:3]))
 
 
 @pytest.mark.slow

@@ -43,11 +43,11 @@ def test_each_set_of_tokens_has_both_ends(records):
         "ball",
         "ball",
     ]
-    assert table.values("known to")[1:] == ["×1.0667", "×2.50", "×16.0", "×20.0"]
+    assert table.values("known to")[1:] == ["×1.0667", "×2.50", "×12.0", "×20.0"]
     assert table.values("over text") == ["×1.0", "×1.5", "×2.0", "×25", "×20"]
-    assert table.values("by")[1:] == ["ascent … certified (ours)"] * 2 + ["ascent … b", "a (ours) … b"]
+    assert table.values("by")[1:] == ["ascent … certified (ours)"] * 2 + ["ascent … sharper Theorem 1", "a (ours) … b"]
     assert table.caption.splitlines()[:2] == [
-        "On the ball the constant is known to a factor of 16.0 … 20.0.",
+        "On the ball the constant is known to a factor of 12.0 … 20.0.",
         "The text is at least 20 … 25 times below the worst case there.",
     ]
 
@@ -55,6 +55,14 @@ def test_each_set_of_tokens_has_both_ends(records):
 def test_a_search_alone_has_the_upper_bound_of_its_record(records):
     (table,) = ladder_tables(records[-1:])
     assert table.values("known to")[1] == "×12.0" and table.values("by")[1] == "ascent … sharper Theorem 1"
+
+
+def test_a_search_among_normalised_tokens_has_its_own_upper_bound(records):
+    measured = records[0]["measured"]["value"]
+    upper = {"name": "heads_together.upper_on_outputs", "log_value": math.log(60 * measured)}
+    (table,) = ladder_tables([*records, records[-1] | {"within": "norm", "upper_bound": upper}])
+    assert table.values("tokens")[3] == "normalised, by ascent"
+    assert table.values("known to")[3:] == ["×2.40", "×12.0", "×20.0"]
 
 
 def test_the_largest_of_several_samples_counts(records):

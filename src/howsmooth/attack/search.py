@@ -22,6 +22,7 @@ from howsmooth.attack.constraints import Constraint, Ellipsoid, Near, token_norm
 from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.l2 import L2Attention
 from howsmooth.bounds.bound import Refused
+from howsmooth.bounds.normalisation import in_coordinates
 from howsmooth.errors import InputError
 
 RANDOM_SCALES = (1.0, 0.3, 0.1, 1.0)  # of random tokens, in radii; on a sphere all of them are the same
@@ -203,29 +204,7 @@ def _configurations(f: SelfAttention, n: int, constraint: Constraint, seed: int)
 
 
 def layer_in_coordinates(f: SelfAttention, constraint: Constraint) -> SelfAttention:
-    """Return z ↦ f(decode(z)) as a layer in float64 on the CPU.
-
-    The gain, bias and centring of an ellipsoid become part of the weights. Translations (`Near`) are left out.
-    """
-    f = f.converted(device="cpu", dtype=torch.float64)
-    if not isinstance(constraint, Ellipsoid):
-        return f
-    bias = constraint.decode(torch.zeros(f.d, dtype=torch.float64))
-    gain = constraint.decode(torch.ones(f.d, dtype=torch.float64)) - bias
-    centred = constraint.norm.centred
-
-    def weight(w: Tensor) -> Tensor:
-        w = w * gain
-        return w - w.mean(-1, keepdim=True) if centred else w
-
-    def offset(w: Tensor, b: Tensor | None) -> Tensor:
-        return w @ bias if b is None else w @ bias + b
-
-    return f.replaced(
-        wq=weight(f.wq),
-        wk=weight(f.wk),
-        wv=weight(f.wv),
-        bq=offset(f.wq, f.bq),
-        bk=offset(f.wk, f.bk),
-        bv=offset(f.wv, f.bv),
-    )
+    """Return z ↦ f(decode(z)) as a layer in float64 on the CPU. Translations (`Near`) are left out."""
+    if isinstance(constraint, Ellipsoid):
+        return in_coordinates(f, constraint.norm)
+    return f.converted(device="cpu", dtype=torch.float64)

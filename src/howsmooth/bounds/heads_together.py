@@ -21,12 +21,14 @@ import torch
 from torch import Tensor
 
 from howsmooth.attention.heads import SelfAttention
+from howsmooth.attention.normalisation import Normalisation
 from howsmooth.attention.rotary import Rotary
-from howsmooth.bounds import this_project
+from howsmooth.bounds import normalisation, this_project
 from howsmooth.bounds.bound import Bound, log
 from howsmooth.bounds.conditions import check_n, check_radius
 from howsmooth.bounds.form import LayerForm, form_of
 from howsmooth.bounds.norms import certified_eigenvalue, lanczos_eigenvalue, spectral_norm
+from howsmooth.errors import InputError
 
 REFERENCE = "docs/bounds.md, proof 7"
 EXPONENTS = (0.0, 0.25, 0.5, 0.75, 1.0)  # ω_h = ‖B_h‖^p |∂s/∂x_j|^{p−1} is tried for each
@@ -62,18 +64,63 @@ def upper(f: SelfAttention | LayerForm, n: int, radius: float) -> Bound:
     check_n(n)
     check_radius(radius)
     separate = this_project.upper(form, n, radius)
-    heads = _HeadsTogether(form)
+    heads = _HeadsTogether(form, form)
     together = log(heads.value_term(n) + heads.score_terms(n, radius))
     return Bound("heads_together.upper", min(separate.log_value, together), "upper", "on B_R^n", (), REFERENCE)
 
 
-class _HeadsTogether:
-    """The norms of the heads of a layer, side by side or stacked, with weights ω (h,)."""
+def upper_on_outputs(f: SelfAttention | LayerForm, n: int, norm: Normalisation) -> Bound:
+    """Return an upper bound over all tokens that a normalisation can put out, x_i = g∘z_i + b with |z_i| ≤ √d.
 
-    def __init__(self, form: LayerForm):
+    The formula of `upper` with R = √d, and with the weights times g wherever they multiply tokens, rather than their
+    changes. It is never above `upper` on the ball that contains these tokens.
+
+    Args:
+        f: the layer, or its `LayerForm`.
+        n: number of tokens.
+        norm: the normalisation in front of the layer.
+
+    Returns:
+        The bound, in the norm of changes of the normalised tokens.
+
+    Raises:
+        InputError: if the normalisation has another width than the layer.
+
+    Reference:
+        docs/bounds.md, proof 7.
+
+    Example:
+        >>> eye = torch.eye(4, dtype=torch.float64)
+        >>> f = SelfAttention(eye, eye, eye, scale=1.0)
+        >>> norm = Normalisation(torch.tensor([9.0, 1.0, 1.0, 1.0]), centred=False)
+        >>> upper_on_outputs(f, 8, norm).holds
+        'over outputs of the normalisation'
+    """
+    form = form_of(f)
+    check_n(n)
+    if not isinstance(norm, Normalisation) or norm.d != form.d:
+        got = f"width {norm.d}" if isinstance(norm, Normalisation) else type(norm).__name__
+        raise InputError(f"expected a Normalisation of width {form.d}, got {got}; give the one in front of the layer")
+    ball = upper(form, n, normalisation.radius(norm))
+    heads = _HeadsTogether(form, LayerForm(normalisation.in_coordinates(form.f, norm)))
+    together = log(heads.value_term(n) + heads.score_terms(n, math.sqrt(form.d)))
+    name, holds = "heads_together.upper_on_outputs", "over outputs of the normalisation"
+    return Bound(name, min(ball.log_value, together), "upper", holds, (), REFERENCE)
+
+
+class _HeadsTogether:
+    """The norms of the heads of a layer, side by side or stacked, with weights ω (h,).
+
+    Attributes:
+        form: the layer, whose weights multiply changes of tokens.
+        placed: the same layer with the weights that multiply the tokens themselves, in other coordinates; or `form`.
+    """
+
+    def __init__(self, form: LayerForm, placed: LayerForm):
         """Take a layer; the products of its weights are computed once."""
-        self.form = form
+        self.form, self.placed = form, placed
         self.query_gram, self.key_gram = _gram(form.wq), _gram(form.repeat_kv(form.wk))
+        self.placed_query_gram = self.query_gram if placed is form else _gram(placed.wq)
         self.out_gram = None if form.wo is None else _gram(form.wo.mT)
         self.identity = torch.eye(form.wq.shape[1], dtype=torch.float64)
 
@@ -86,7 +133,7 @@ class _HeadsTogether:
     def score_terms(self, n: int, radius: float) -> float:
         """Bound the terms of the derivative that move scores, with the best of a few weights ω."""
         size = radius or 1.0
-        outputs, scores = _positive(self.form.value_norm), _positive(self.form.slopes(size).key / size)
+        outputs, scores = _positive(self.placed.value_norm), _positive(self.placed.slopes(size).key / size)
         weights = torch.stack([outputs**p * scores ** (p - 1) for p in EXPONENTS])
         weights = weights / weights.amax(-1, keepdim=True)  # a common factor cancels
         estimates = [self._terms(omega, n, radius, certified=False) for omega in weights]
@@ -96,10 +143,12 @@ class _HeadsTogether:
         """Return ‖[B_h/ω_h]‖ R (μ + (S/2)^½); an estimate takes the distance 0 for all."""
         form = self.form
         stacked = self._stacked_norm(omega, certified)
-        query = radius * stacked + float((omega * form.key_offset).norm())
+        query = radius * stacked + float((omega * self._key_offset()).norm())
         offset = self._offset_norm(omega)
         if form.is_rotary and certified:
-            rows = self._rows_by_distance(omega, n, radius, radius * stacked + offset)
+            factor = self.identity * (form.scale * form.rotary_gain**2 * omega * form.key_norm)[:, None, None]
+            anywhere = radius * _norm_side_by_side(factor, self.placed_query_gram, certified) + offset
+            rows = self._rows_by_distance(omega, n, radius, anywhere)
         else:
             alpha = radius * self._key_norm(omega, self.identity, certified) + offset
             rows = math.sqrt(form.max_queries_per_key(n)) * alpha
@@ -107,7 +156,7 @@ class _HeadsTogether:
 
     def _out_norm(self, omega: Tensor, certified: bool) -> float:
         """Return ‖[B_1/ω_1 … B_H/ω_H]‖."""
-        form = self.form
+        form = self.placed
         if self.out_gram is None:  # the outputs of different heads are orthogonal
             return float((form.value_norm / omega).max())
         factor = form.repeat_kv(form.value_factor) / omega[:, None, None]  # V_hᵀ = U R: B_hᵀ = U (R W_hᵀ)
@@ -115,7 +164,7 @@ class _HeadsTogether:
 
     def _stacked_norm(self, omega: Tensor, certified: bool) -> float:
         """Return the norm of all ω_h A_h below each other, of all ω_h scale‖K_h‖Q_h with rotary positions."""
-        form = self.form
+        form = self.placed  # keys of the tokens, queries of their changes
         if form.is_rotary:
             factor = self.identity * (form.scale * form.rotary_gain**2 * omega * form.key_norm)[:, None, None]
         else:
@@ -124,13 +173,25 @@ class _HeadsTogether:
 
     def _offset_norm(self, omega: Tensor) -> float:
         """Return ‖[ω_h c_h]_h‖, c_h the part of ∂s_ij/∂x_j that does not depend on x_i."""
-        form = self.form
-        if form.bq is None:
+        form, bq = self.form, self.placed.bq
+        if bq is None:
             return 0.0
         if form.is_rotary:
-            return float((omega * form.query_offset).norm())
-        c = form.scale * (form.repeat_kv(form.wk).mT @ form.bq.unsqueeze(-1)).squeeze(-1)
+            return float((omega * form.scale * form.rotary_gain**2 * form.key_norm * bq.norm(dim=-1)).norm())
+        c = form.scale * (form.repeat_kv(form.wk).mT @ bq.unsqueeze(-1)).squeeze(-1)
         return float(spectral_norm(omega.unsqueeze(-1) * c))
+
+    def _key_offset(self) -> Tensor:
+        """Return |c_k| (h,), the part of ∂s_ij/∂x_i that does not depend on x_j; zero where softmax cancels it."""
+        form, bk = self.form, self.placed.bk
+        if bk is None or not (form.is_rotary or form.f.softcap is not None):
+            return torch.zeros(form.heads, dtype=torch.float64)
+        bk = form.repeat_kv(bk)
+        if form.is_rotary:
+            offsets: Tensor = form.rotary_gain**2 * form.query_norm * bk.norm(dim=-1)
+        else:
+            offsets = (form.wq.mT @ bk.unsqueeze(-1)).squeeze(-1).norm(dim=-1)
+        return form.scale * offsets
 
     def _key_norm(self, omega: Tensor, rotation: Tensor, certified: bool) -> float:
         """Bound ‖[ω_h A_h x]_h‖, (d × H), over unit x, for A_h = scale·K_hᵀ·rotation·Q_h.
@@ -139,9 +200,10 @@ class _HeadsTogether:
         """
         form, weight = self.form, self.form.scale * omega[:, None, None]
         below = weight * form.repeat_kv(form.key_factor) @ rotation
-        beside = weight * form.query_factor @ rotation.mT
+        beside = weight * self.placed.query_factor @ rotation.mT
         return min(
-            _norm_side_by_side(below, self.query_gram, certified), _norm_side_by_side(beside, self.key_gram, certified)
+            _norm_side_by_side(below, self.placed_query_gram, certified),
+            _norm_side_by_side(beside, self.key_gram, certified),
         )
 
     def _rows_by_distance(self, omega: Tensor, n: int, radius: float, anywhere: float) -> float:
@@ -153,7 +215,7 @@ class _HeadsTogether:
             return math.sqrt(form.max_queries_per_key(n)) * anywhere
         table, defect = rotations
         # A_ij differs from A(i−j) by the defect of the table at most.
-        slack = form.scale * defect * float((omega * form.key_norm * form.query_norm).norm())
+        slack = form.scale * defect * float((omega * form.key_norm * self.placed.query_norm).norm())
         slack = radius * slack + self._offset_norm(omega)
 
         def squares(tables: Tensor) -> Tensor:

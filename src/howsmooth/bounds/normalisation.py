@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.normalisation import Normalisation
 from howsmooth.bounds.bound import Bound, Refused, log, log_sum
 from howsmooth.bounds.conditions import is_number
@@ -65,6 +66,42 @@ def radius(norm: Normalisation) -> float:
     values = values or [maximum(squares, linear, lowest * (1 + 1e-15) + 1e-300)[0] + lowest * d]
     best = min(value for value in values if math.isfinite(value))
     return size * math.sqrt(max(0.0, best + float(b.square().sum())))
+
+
+def in_coordinates(f: SelfAttention, norm: Normalisation) -> SelfAttention:
+    """Return z ↦ f(g∘z + b) as a layer in float64 on the CPU, for z with Σz = 0 if the normalisation is centred.
+
+    Gain, bias and centring become part of the weights.
+
+    Args:
+        f: the layer.
+        norm: the normalisation, with gain g and bias b.
+
+    Example:
+        >>> eye = torch.eye(2)
+        >>> f = in_coordinates(SelfAttention(eye, eye, eye), Normalisation(torch.tensor([3.0, 1.0]), centred=False))
+        >>> f.wv.diagonal().tolist()
+        [3.0, 1.0]
+    """
+    f = f.converted(device="cpu", dtype=torch.float64)
+    gain = norm.gain.detach().double().cpu()
+    shift = torch.zeros_like(gain) if norm.bias is None else norm.bias.detach().double().cpu()
+
+    def weight(w: Tensor) -> Tensor:
+        w = w * gain
+        return w - w.mean(-1, keepdim=True) if norm.centred else w
+
+    def offset(w: Tensor, b: Tensor | None) -> Tensor:
+        return w @ shift if b is None else w @ shift + b
+
+    return f.replaced(
+        wq=weight(f.wq),
+        wk=weight(f.wk),
+        wv=weight(f.wv),
+        bq=offset(f.wq, f.bq),
+        bk=offset(f.wk, f.bk),
+        bv=offset(f.wv, f.bv),
+    )
 
 
 def _unconstrained_maximum(squares: Tensor, linear: Tensor, at: float) -> tuple[float, float]:

@@ -11,6 +11,7 @@ TITLES = {
     "this_project.upper": "sharper Theorem 1",
     "this_project.upper_in_n_and_a": "sharper Theorem 1, finite as n → ∞",
     "heads_together.upper": "all heads together",
+    "heads_together.upper_on_outputs": "all heads together, normalised tokens",
     "this_project.lower": "two-point example, one head",
     "this_project.two_point_lower": "two-point example",
     "three_points.lower": "three-point example",
@@ -30,6 +31,7 @@ TITLES = {
 SCOPES = {
     "at X": "at this text",
     "on B_R^n": "worst case in the ball",
+    "over outputs of the normalisation": "worst case, normalised tokens",
     "for all n": "worst case, any n",
     "sup over n": "worst case over all n",
     "at tX, t → ∞": "limit of large radius",

@@ -114,7 +114,7 @@ def answer(work: Work, places: Sequence[Place]) -> Iterator[tuple[Place, Fields]
         "ascent_steps": found.steps,
         "on_text": on_text.as_record(),
         "over_text": found.value / on_text.value if on_text.value > 0 else None,
-        "upper_bound": _smallest_upper(f, n, max(R, largest_norm)).as_record(),
+        "upper_bound": _smallest_upper(f, n, max(R, largest_norm), norm if spec.within == "norm" else None).as_record(),
         "masses": token_multiplicities(found.x),
         **work.fields,
         "file": None if folder is None else file_name(at, n, place.key),
@@ -163,13 +163,15 @@ def _constraint(spec: WorstCaseSpec, norm: Normalisation, R: float, x: Tensor) -
     return Ball(R) if spec.within == "ball" else Sphere(R)
 
 
-def _smallest_upper(f: SelfAttention, n: int, R: float) -> Bound:
-    """Return the smallest upper bound that holds on the whole ball."""
-    from howsmooth.bounds import every
+def _smallest_upper(f: SelfAttention, n: int, R: float, norm: Normalisation | None) -> Bound:
+    """Return the smallest upper bound that holds on the whole ball, or for all outputs of a normalisation."""
+    from howsmooth.bounds import every, heads_together
     from howsmooth.bounds.bound import Bound
     from howsmooth.bounds.form import LayerForm
 
-    bounds = [bound for bound in every(LayerForm(f), n, R) if isinstance(bound, Bound) and bound.side == "upper"]
+    form = LayerForm(f)
+    bounds = [bound for bound in every(form, n, R) if isinstance(bound, Bound) and bound.side == "upper"]
+    bounds += [] if norm is None else [heads_together.upper_on_outputs(form, n, norm)]
     return min(bounds, key=lambda bound: bound.log_value)
 
 

@@ -159,12 +159,14 @@ def _rungs(key: tuple[int, int | None, int], records: Sequence[dict[str, Any]]) 
     holding = [bound for bound in bounds if bound["holds"] in _ON_BALL and bound["log_value"] is not None]
     lower, below = _best([bound for bound in holding if bound["side"] == "lower"], max)
     upper, above = _best([bound for bound in holding if bound["side"] == "upper"], min)
-    if upper is None:  # a record of a worst case holds the smallest upper bound
-        stored = [{"bound": record["upper_bound"]["name"], **record["upper_bound"]} for record in worst]
-        upper, above = _best([bound for bound in stored if bound["log_value"] is not None], min)
     for within, words in (("norm", "normalised"), ("sphere", "sphere"), ("ball", "ball")):
-        if found := [_log(record["value"]) for record in worst if record["within"] == within]:
-            yield Rung(*key, f"{words}, by ascent", max(found), upper, "ascent", above, text)
+        searches = [record for record in worst if record["within"] == within]
+        if searches:
+            # A record of a search holds the smallest upper bound on its own set.
+            stored = [{"bound": record["upper_bound"]["name"], **record["upper_bound"]} for record in searches]
+            limits = [_best([bound for bound in stored if bound["log_value"] is not None], min), (upper, above)]
+            limit, by = min((one for one in limits if one[0] is not None), default=(None, ""))
+            yield Rung(*key, f"{words}, by ascent", max(_log(r["value"]) for r in searches), limit, "ascent", by, text)
     if holding:
         words = f"ball, R = {number(holding[0]['R'], 3)}"
         yield Rung(*key, words, lower, upper, below, above, text)
