@@ -304,7 +304,7 @@ def test_layers_of_a_hybrid_are_numbered_as_in_the_model():
         network(input_ids=ids[None])
     for layer in (1, 4):
         assert_close(model.map_at(ids, layer).x, seen[layer][0], 1e-6)
-    with pytest.raises(InputError, match=r"self-attention in layer 0 of Lfm2Model, got a .*\(layers 1, 4 have it\)"):
+    with pytest.raises(InputError, match=r"self-attention in layer 0 of Lfm2Model, got a .*\(layers with it: 1, 4\)"):
         model.map_at(ids, 0)
 
 

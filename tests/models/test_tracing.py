@@ -67,22 +67,29 @@ def test_other_tokens_make_it_no_map_of_its_hidden_states():
 
 
 class Router(nn.Module):
-    """A mixture of experts: its softmax weights experts, not tokens."""
+    """A mixture of experts: its softmax weights experts, not tokens, before or after their matrices."""
 
-    def __init__(self):
+    def __init__(self, before: bool) -> None:
         super().__init__()
+        self.before = before
         self.gate, self.a, self.b = nn.Linear(6, 2), nn.Linear(6, 6), nn.Linear(6, 6)
 
     def forward(self, x):
         w = self.gate(x).softmax(-1)
+        if self.before:
+            return self.a(w[..., :1] * x) + self.b(w[..., 1:] * x)
         return w[..., :1] * self.a(x) + w[..., 1:] * self.b(x)
 
 
-def test_a_softmax_over_experts_is_no_attention():
-    layer, reason = found(Router(), lambda layer, x: layer.mixer(layer.norm(x)))
-    assert reason == "no matrix that is applied to what a softmax has weighted"
-    x = torch.randn(1, 5, 6, dtype=torch.float64)
-    assert not mixes_tokens(ModuleCall(layer, (x,), {}))
+@pytest.mark.parametrize(
+    "before, reason",
+    [(True, "a softmax that weights no tokens"), (False, "no matrix that is applied to what a softmax has weighted")],
+)
+def test_a_softmax_over_experts_is_no_attention(before, reason):
+    layer, why = found(Router(before), lambda layer, x: layer.mixer(layer.norm(x)))
+    assert why == reason
+    assert not mixes_tokens(layer, torch.randn(1, 5, 6, dtype=torch.float64))
+    assert mixes_tokens(Softmax().double(), torch.randn(1, 5, 6, dtype=torch.float64))
 
 
 def test_stages_have_their_own_widths_and_heads():
@@ -179,6 +186,14 @@ def test_keys_and_values_of_own_code_cannot_be_held_fixed():
     for map in ("attention", "block", "layer"):
         with pytest.raises(InputError, match="whose attention goes through transformers' attention registry"):
             OwnTokenMap(model.map_at(inputs("gptj"), 1, map).f)
+
+
+@pytest.mark.parametrize("name", ["gptj", "deberta_v2", "qwen3_next"])
+def test_half_precision(name):
+    """Attention is found in bfloat16, whose roundings are large, and measured in float32."""
+    at, exact = (load(ZOO[name].network(dtype)).map_at(inputs(name), 1) for dtype in (torch.bfloat16, torch.float32))
+    assert at.x.dtype == torch.float32
+    assert abs(local_lipschitz(at.f, at.x).value / local_lipschitz(exact.f, exact.x).value - 1) < 0.3
 
 
 def test_one_token():

@@ -297,7 +297,7 @@ ZOO |= {
         "attention",
         "attention.o_proj",
         refused=("normed", "block"),
-        shape=(3, 8, 32),
+        shape=(3, HEADS, 32),
     ),
     "gpt_oss": Tiny(
         "gpt_oss", dict(_GROUPED, sliding_window=3, num_local_experts=3, num_experts_per_tok=2), "layers", *_LLAMA

@@ -43,7 +43,7 @@ class Model:
         modality: "text", "vision" or "audio".
         layers: The number of layers.
         width: The width d of the tokens.
-        heads: The number of attention heads.
+        heads: The number of attention heads that every layer has; 0 if there are none.
         positions: The largest number of tokens; None if the size of an image or a sound determines it.
         dtype: The dtype of its weights.
         device: The device of its weights.
@@ -622,6 +622,12 @@ class Model:
 
     def _text_limits(self) -> tuple[int, int]:
         """Return positions and size of the vocabulary; raise InputError if the model takes no text."""
+        if self.modality == "text" and self._vocabulary is None:
+            names = [name for name in inspect.signature(self.network.forward).parameters if name != "kwargs"]
+            raise InputError(
+                f"expected a config with a vocabulary, got {self.name!r} without; in Python, give a dict with the "
+                f"arguments of {type(self.network).__name__} ({', '.join(names)})"
+            )
         if self.positions is None or self._vocabulary is None:
             raise InputError(f"expected a text model, got {self.name!r}, which takes {self.modality}")
         return self.positions, self._vocabulary

@@ -42,7 +42,7 @@ class Part:
         modality: "text", "vision" or "audio".
         layers: The number of layers.
         width: The width of the tokens, of the widest layer.
-        heads: The number of attention heads, of the layer with the most; 0 if there are none.
+        heads: The number of attention heads that every layer has; 0 if there are none.
         positions: The largest number of tokens; None if the size of an image or a sound determines it.
         vocabulary: The number of tokens of the vocabulary; None unless the modality is text.
     """
@@ -116,7 +116,7 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
 
 
 def _sizes(config: Any, stack: str | None, name: str) -> tuple[int, int, int]:
-    """Return the number of layers, and the largest numbers of heads and of channels of a stage.
+    """Return the number of layers, the smallest number of heads and the largest number of channels of a stage.
 
     Raises:
         InputError: The config does not say how many layers there are, or how wide they are.
@@ -135,7 +135,8 @@ def _sizes(config: Any, stack: str | None, name: str) -> tuple[int, int, int]:
     layers = sum(stages) if isinstance(stages, (list, tuple)) else layers
     heads = _first(config, f"{stack}_attention_heads", "num_attention_heads", "num_heads")
     width = _first(config, "hidden_size", "hidden_sizes", "embed_dims", "embed_dim", "d_model", "dim", "n_embd")
-    heads, width = (max(size) if isinstance(size, (list, tuple)) and size else size for size in (heads, width))
+    heads = min(heads) if isinstance(heads, (list, tuple)) and heads else heads
+    width = max(width) if isinstance(width, (list, tuple)) and width else width
     if not (_is_int(layers) and _is_int(width)):
         missing = "a number of layers" if not _is_int(layers) else "a width"
         raise InputError(

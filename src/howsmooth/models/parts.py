@@ -188,7 +188,8 @@ def _find_mixer(running: RunningCall) -> CompletedCall | None:
     for call in running.completed:
         if call.is_direct and call.x.ndim in (2, 3) and call.x.is_floating_point():
             try:
-                if mixes_tokens(call.running.as_function()):
+                function = call.running.as_function()
+                if mixes_tokens(function, function.x):
                     return call
             except (InputError, RuntimeError, TypeError, ValueError, IndexError, AttributeError):
                 continue  # it needs more than its hidden states, or cannot be called a second time

@@ -250,5 +250,5 @@ class _SiteRecorder:
         except InputError:
             sites = {}
         others = [str(number) for number, site in sorted(sites.items()) if site.softmax is not None]
-        remedy = f" (layers {', '.join(others)} have it)" if others else ""
+        remedy = f" (layers with it: {', '.join(others)})" if others else ""
         return MissingMap(f"expected softmax self-attention in {where}, got {reason}{remedy}")

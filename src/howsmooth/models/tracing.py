@@ -1,10 +1,11 @@
 """Attention that does not go through transformers' registry, found by its softmax and checked by running its layer.
 
 A layer has softmax attention if one of its matrices, the output projection, has an input that depends on the tokens and
-no longer does so once every softmax in the layer returns zeros: all that enters it has been weighted by a softmax. The
-attention module is then the innermost module around the softmax that, called on its hidden states alone, gives what
-this matrix returned. Nothing is assumed about how scores are computed: disentangled positions, windows, gates and norms
-between heads and projection are part of the map, which is differentiated as the module computes it.
+no longer does so once every softmax in the layer returns zeros: all that enters it has been weighted by a softmax. Its
+output at one token has to depend on others: a softmax over experts or channels is none over tokens. The attention
+module is then the innermost module around the softmax that, called on its hidden states alone, gives what this matrix
+returned. Nothing is assumed about how scores are computed: disentangled positions, windows, gates and norms between
+heads and projection are part of the map, which is differentiated as the module computes it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -129,6 +131,8 @@ def find_attention(layer: ModuleCall, modules: list[torch.nn.Module]) -> FoundAt
         if _other_arguments_differ(call, call_moved):
             continue
         if _gives(call, matrix, layer):
+            if not mixes_tokens(partial(projected, call, matrix), call.x):
+                return "a softmax that weights no tokens"
             return FoundAttention(module, matrix, earlier)
     return "no module that queries, keys and values enter as the same tokens"
 
@@ -160,16 +164,17 @@ def projected(call: ModuleCall, projection: torch.nn.Module, x: Tensor) -> Tenso
     return captured[0]
 
 
-def mixes_tokens(call: ModuleCall) -> bool:
-    """Return whether the output of a call at one token depends on another token."""
-    x = call.x
+def mixes_tokens(f: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Return whether the output of f at one of several tokens (b, n, d) or (n, d) depends on another."""
     if x.ndim not in (2, 3) or x.shape[-2] < 2:
         return x.ndim in (2, 3)
-    moved = x.clone()
-    moved[..., 0, :] += 0.5 * x.square().mean().sqrt()
+    half, moved = x.shape[-2] // 2, x.clone()
+    # All in one direction, so that an average over many tokens moves as well.
+    direction = torch.randn(x.shape[-1], generator=torch.Generator().manual_seed(0)).to(x)
+    moved[..., :half, :] += x.square().mean().sqrt() * direction
     with torch.no_grad():
-        y, y_moved = call(x), call(moved)
-    return y.shape[:-1] != x.shape[:-1] or _differ(y[..., 1:, :], y_moved[..., 1:, :])
+        y, y_moved = f(x), f(moved)
+    return y.shape[:-1] != x.shape[:-1] or _differ(y[..., half:, :], y_moved[..., half:, :])
 
 
 def _gives(call: ModuleCall, projection: torch.nn.Module, layer: ModuleCall) -> bool:
@@ -241,7 +246,8 @@ def _differ(a: Tensor, b: Tensor | None, roundings: float = 100.0) -> bool:
     infinite = torch.isinf(a) & (a == b)  # of masks
     gap = torch.where(infinite, 0.0, (a - b).abs()).max()
     size = torch.where(torch.isinf(a), 0.0, a.abs()).max()
-    return not bool(gap <= roundings * torch.finfo(a.dtype).eps * size)
+    # In half precision as well, the same operations on the same numbers agree far better than this.
+    return not bool(gap <= min(roundings * torch.finfo(a.dtype).eps, 1e-2) * size)
 
 
 def is_matrix(module: torch.nn.Module) -> bool:
