@@ -30,7 +30,7 @@ from howsmooth import load, local_lipschitz
 from howsmooth.lipschitz import AutodiffJacobian
 from howsmooth.questions.spec import spec_of
 from howsmooth.spectral import power_method
-from howsmooth.studies.engines.local import local_engine
+from howsmooth.studies.engines import local_engine
 from howsmooth.studies.plan import prepare
 from howsmooth.studies.store import Store
 from howsmooth.studies.worker import run_bundle

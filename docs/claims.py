@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 DOCS = Path(__file__).parent
@@ -45,6 +46,7 @@ class Claim:
     tests: tuple[str, ...]
 
 
+@cache
 def claims() -> list[Claim]:
     """Return all claims."""
     sizes, lengths = numbers.plateaus()

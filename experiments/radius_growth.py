@@ -30,9 +30,8 @@ from howsmooth.bounds import mean_field
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.regimes import unit_layer
 from howsmooth.report.figure import save_figure
-from howsmooth.report.output_paths import check_plot_path
 from howsmooth.report.panels import MARKERS
-from howsmooth.report.style import THEMES
+from howsmooth.report.style import THEMES, check_plot_path
 
 # ‖A‖R² at which two Diracs are optimal; for positive scores these are large.
 RADII_SQUARED: dict[str, tuple[float, ...]] = {

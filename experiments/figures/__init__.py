@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from howsmooth.report.chart import Axis
 from howsmooth.report.style import Theme, apply_theme
-from howsmooth.report.ticks import set_ticks
+from howsmooth.report.texts import set_ticks
 
 
 def format_length_axes(panel: Axes, lengths: Iterable[int], colours: Theme) -> None:

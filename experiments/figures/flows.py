@@ -25,9 +25,8 @@ from howsmooth.attention import Field
 from howsmooth.dynamics import Velocity, integrate, local_constant, perturbation_growth
 from howsmooth.dynamics.declaration import ATTENTION_NAMES, EXAMPLE_NAMES, Attention, Tokens
 from howsmooth.dynamics.example import field_of, tokens_of
-from howsmooth.report.animation import save_animation
 from howsmooth.report.chart import Picture
-from howsmooth.report.figure import draw, save_figure
+from howsmooth.report.figure import draw, save_animation, save_figure
 from howsmooth.report.flow_charts import particle_frames, paths_chart
 from howsmooth.report.style import THEMES, apply_theme
 

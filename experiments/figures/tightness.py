@@ -27,7 +27,7 @@ from howsmooth.bounds.titles import title_of
 from howsmooth.models import AttentionFile
 from howsmooth.report.figure import save_figure
 from howsmooth.report.style import THEMES, legend_options, new_figure
-from howsmooth.report.ticks import separate_tick_labels
+from howsmooth.report.texts import separate_tick_labels
 from howsmooth.texts import default_text
 
 SHOWN = {  # row of the figure → bound → colour index and marker

@@ -28,7 +28,7 @@ from experiments.records import Record, Records
 from howsmooth.errors import InputError
 from howsmooth.records import json_line
 from howsmooth.report.figure import save_figure
-from howsmooth.report.output_paths import check_plot_path
+from howsmooth.report.style import check_plot_path
 from howsmooth.texts.corpora import read_corpus
 
 

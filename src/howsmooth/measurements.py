@@ -106,7 +106,7 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
         from rich.console import Group
 
         from howsmooth.questions import find_question
-        from howsmooth.report.sections import by_question
+        from howsmooth.report.web_page import by_question
 
         groups = by_question(self.records)
         return Group(*(part for name, records in groups.items() for part in find_question(name).tables(records)))
@@ -152,9 +152,8 @@ class Measurements(Displayed, Sequence[dict[str, Any]]):
         from howsmooth.errors import InputError
         from howsmooth.questions import find_question
         from howsmooth.report.figure import draw_question, save_figure
-        from howsmooth.report.output_paths import check_plot_path
-        from howsmooth.report.sections import by_question
-        from howsmooth.report.style import figure_style
+        from howsmooth.report.style import check_plot_path, figure_style
+        from howsmooth.report.web_page import by_question
 
         if path is not None:
             check_plot_path(os.fspath(path), "path")

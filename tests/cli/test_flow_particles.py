@@ -126,16 +126,16 @@ def test_options_without_effect_are_errors(howsmooth, tmp_path, options, words):
 
 
 def test_an_interrupted_run_shows_its_records(howsmooth, tmp_path, monkeypatch):
-    from howsmooth.dynamics.fixed_steps import Step
+    from howsmooth.dynamics.fixed_steps import FixedStep
 
-    real = Step.__call__
+    real = FixedStep.__call__
 
     def late(step, x):
         if step.t > 0.5:
             raise KeyboardInterrupt
         return real(step, x)
 
-    monkeypatch.setattr(Step, "__call__", late)
+    monkeypatch.setattr(FixedStep, "__call__", late)
     shown = howsmooth(
         "flow particles collapse --solver residual --solver-steps 20 --until 1 "
         f"--json {tmp_path / 'x.json'} "

@@ -127,7 +127,11 @@ def test_the_defaults_of_every_question_fit_a_short_text(tiny, question):
     """With the question's own lengths and samples, none of which the text has."""
     lines: list[str] = []
     text = " ".join([SHORT] * 2)
-    spec = spec_of({"question": question, "models": [tiny], "texts": ["string:" + text], "engine": {"workers": 0}})
+    name = find_question(question).spec.second_argument
+    second = {} if name is None else {name: f"random:{tiny}"}
+    spec = spec_of(
+        {**second, "question": question, "models": [tiny], "texts": ["string:" + text], "engine": {"workers": 0}}
+    )
     plan = prepare(spec, log=lines.append, timed=False)
     assert plan.count > 0 and all(places.places for places in plan.bundles())
     assert any("note: " in line for line in lines) or spec.takes_short_texts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,9 @@ def test_report_writes_page_tables_and_figures(howsmooth, lines, tmp_path):
     assert "<title>A &lt;title&gt;</title>" in page.read_text(encoding="utf-8")
     assert {path.name for path in tables.iterdir()} == {"measurements.csv", "laws.csv", "directions.csv"}
     assert {path.name for path in figures.iterdir()} == {"growth.pdf", "lengths.pdf"}
+    one = tmp_path / "one.jsonl"
+    one.write_text(Path(lines).read_text(encoding="utf-8").partition("\n")[0] + "\n", encoding="utf-8")
+    assert "wrote 1 record to" in howsmooth(f"report {one} -o {page}").err
 
 
 def test_measure_writes_the_same_page(howsmooth, tiny, text_file, tmp_path):

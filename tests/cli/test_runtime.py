@@ -274,7 +274,7 @@ def test_workers_wait_passively(monkeypatch):
     """A worker process sets its environment before it unpickles its work, which imports torch."""
     import pickle
 
-    from howsmooth.studies.engines import local
+    from howsmooth.studies import engines
 
     class Ended(Exception):
         pass
@@ -288,10 +288,10 @@ def test_workers_wait_passively(monkeypatch):
         monkeypatch.setenv(name, "")  # restored afterwards
         monkeypatch.delenv(name)
     monkeypatch.setattr(pickle, "loads", unpickle)
-    monkeypatch.setattr(local.sys, "platform", "test")
-    monkeypatch.setattr(local.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(engines.sys, "platform", "test")
+    monkeypatch.setattr(engines.signal, "signal", lambda *_: None)
     monkeypatch.setitem(sys.modules, "torch", type(sys)("torch"))
     sys.modules["torch"].set_num_threads = lambda count: seen.update(torch=count)
     with pytest.raises(Ended):
-        local._worker_main(None, b"", 3, os.getpid())
+        engines._worker_main(None, b"", 3, os.getpid())
     assert seen == {"OMP_NUM_THREADS": "3", "OMP_WAIT_POLICY": "PASSIVE", "torch": 3}

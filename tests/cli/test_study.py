@@ -318,16 +318,15 @@ def test_remote_code_needs_an_option_as_well(howsmooth, study, tiny, option):
 
 def test_a_cluster_in_a_study_needs_an_option_as_well(howsmooth, study, monkeypatch):
     """The address in a study file or a store alone is connected to by no command."""
-    from howsmooth.studies.engines import ray_engine
-    from howsmooth.studies.engines.local import in_this_process
+    from howsmooth.studies import engines
 
     calls = []
 
     def engine(bundles, work, *, address, **_options):
         calls.append(address)
-        return in_this_process(bundles, work)
+        return engines.in_this_process(bundles, work)
 
-    monkeypatch.setattr(ray_engine, "ray_engine", engine)
+    monkeypatch.setattr(engines, "ray_engine", engine)
     file, address = study(), "192.0.2.1:6379"
     file.write_text(file.read_text() + f'name = "ray"\naddress = "{address}"\n')
     store = file.with_suffix(".sqlite")

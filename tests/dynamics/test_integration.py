@@ -11,7 +11,7 @@ import torch
 
 from howsmooth.attention import LinearField, SelfAttention, SoftmaxField
 from howsmooth.dynamics import Velocity, integrate
-from howsmooth.dynamics.solver_settings import SOLVERS
+from howsmooth.dynamics.declaration import SOLVERS
 from howsmooth.dynamics.velocity import tangent
 from howsmooth.errors import InputError
 from tests.dynamics.fields import every_kind, normal

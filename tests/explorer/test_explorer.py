@@ -13,12 +13,10 @@ import pytest
 from howsmooth.errors import InputError
 from howsmooth.explorer import Limits, html
 from howsmooth.explorer.app import App, Cancellation, Cancellations, Cancelled
-from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.choice import Choice, doubling_lengths, prepare
-from howsmooth.explorer.forms import texts_of
-from howsmooth.explorer.guard import is_own_host
-from howsmooth.explorer.tabs import layers_form
-from howsmooth.report.colours import gain_colouring, share_colouring
+from howsmooth.explorer.catalog import Choice, ModelCatalog, prepare
+from howsmooth.explorer.limits import is_own_host
+from howsmooth.explorer.tabs import doubling_lengths, layers_form, texts_of
+from howsmooth.report.style import gain_colouring, share_colouring
 from howsmooth.studies import measure, move_each_token, move_one_token
 from tests.tolerances import at_most, same_record
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from howsmooth import InputError, local_lipschitz
-from howsmooth.lipschitz.captured import captured_modules
+from howsmooth.lipschitz.autodiff import captured_modules
 from howsmooth.quantised import refuse_quantised
 from tests.tolerances import assert_close
 

@@ -11,7 +11,7 @@ import howsmooth as package
 from howsmooth.attack.feature import verify
 from howsmooth.questions import record_error
 from howsmooth.questions.layer_attack import ATTACKS, Baselines, named_attack
-from howsmooth.report.attack_tables import feature_tables
+from howsmooth.report.attacks import feature_tables
 from tests.tolerances import at_most, less
 
 SMALL = {"lengths": [6], "steps": 2, "tol": 0.1}

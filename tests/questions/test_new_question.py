@@ -43,8 +43,7 @@ def test_it_is_asked_in_python(registered, tiny, text_file):
 
 
 def test_its_command_resumes_and_its_page_is_drawn_again(registered, howsmooth, tiny, text_file, tmp_path, monkeypatch):
-    from howsmooth.cli.lazy import question_entries
-    from howsmooth.cli.main import group
+    from howsmooth.cli.main import group, question_entries
 
     monkeypatch.setitem(group.entries, "radius", question_entries("")["radius"])
     lines, page, plot = tmp_path / "r.jsonl", tmp_path / "r.html", tmp_path / "r.svg"

@@ -92,9 +92,9 @@ def test_a_flow_that_blows_up_is_computed_again_and_appends_nothing(howsmooth, t
 
 
 def test_an_interrupted_flow_is_kept_and_not_mixed_with_the_whole_one(howsmooth, tmp_path, monkeypatch):
-    from howsmooth.dynamics.fixed_steps import Step
+    from howsmooth.dynamics.fixed_steps import FixedStep
 
-    lines, real = tmp_path / "a.jsonl", Step.__call__
+    lines, real = tmp_path / "a.jsonl", FixedStep.__call__
     line = f"flow particles collapse --solver residual --solver-steps 20 --until 1 --frames 5 --json {lines}"
 
     def late(step, x):
@@ -102,11 +102,11 @@ def test_an_interrupted_flow_is_kept_and_not_mixed_with_the_whole_one(howsmooth,
             raise KeyboardInterrupt
         return real(step, x)
 
-    monkeypatch.setattr(Step, "__call__", late)
+    monkeypatch.setattr(FixedStep, "__call__", late)
     assert howsmooth(line).code == 130
     partial = read(lines)
     assert {record["status"] for record in partial} == {"interrupted"} and {r["task"] for r in partial} == {None}
-    monkeypatch.setattr(Step, "__call__", real)
+    monkeypatch.setattr(FixedStep, "__call__", real)
     again = howsmooth(line)
     assert again.code == 0 and "finished at depth 1" in again.out and "interrupted" not in again.out
     everything = read(lines)
@@ -117,7 +117,7 @@ def test_an_interrupted_flow_is_kept_and_not_mixed_with_the_whole_one(howsmooth,
 
 
 def test_an_interrupted_flow_is_not_the_result_of_a_study(tmp_path, monkeypatch):
-    from howsmooth.dynamics.fixed_steps import Step
+    from howsmooth.dynamics.fixed_steps import FixedStep
     from howsmooth.studies import Store, run_study
 
     def stopped(step, x):
@@ -126,7 +126,7 @@ def test_an_interrupted_flow_is_not_the_result_of_a_study(tmp_path, monkeypatch)
     fields = {"question": "particles", "example": "collapse", "solver": "residual", "steps": 4, "until": 1.0}
     study = spec_of({**fields, "frames": 3, "engine": {"workers": 0}})
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Step, "__call__", stopped)
+        patched.setattr(FixedStep, "__call__", stopped)
         run_study(study, tmp_path / "a.sqlite")
     with Store.read(tmp_path / "a.sqlite") as store:
         assert store.counts()["done"] == 0

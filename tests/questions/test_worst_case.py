@@ -9,7 +9,7 @@ import pytest
 import howsmooth as package
 from howsmooth.questions import record_error
 from howsmooth.questions.worst_case import WorstCaseSpec
-from howsmooth.report.attack_tables import worst_case_tables
+from howsmooth.report.attacks import worst_case_tables
 from tests.tolerances import at_most, less
 
 SMALL = {"layers": [0], "lengths": [4], "restarts": 2, "steps": 2, "tol": 0.1}

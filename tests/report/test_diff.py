@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from howsmooth.report.attack_tables import diff_html, diff_parts, diff_text
+from howsmooth.report.attacks import diff_html, diff_parts, diff_text
 
 RECORD = {
     "words": ["a", "b", "c", "d", "e", "f", "g"],

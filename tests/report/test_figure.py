@@ -10,7 +10,7 @@ import pytest
 from howsmooth.errors import InputError
 from howsmooth.report.charts import growth_charts, growth_picture
 from howsmooth.report.figure import draw, point_positions, save_figure
-from howsmooth.report.output_paths import FIGURE_SUFFIXES, check_plot_path
+from howsmooth.report.style import FIGURE_SUFFIXES, check_plot_path
 from tests import reasons
 from tests.tolerances import assert_close
 

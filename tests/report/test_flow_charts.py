@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from howsmooth.errors import InputError
-from howsmooth.report.animation import save_animation
-from howsmooth.report.figure import draw
+from howsmooth.report.figure import draw, save_animation
 from howsmooth.report.flow_charts import particle_frames, particle_picture, paths_chart
 from howsmooth.report.flow_tables import flow_table
-from howsmooth.report.output_paths import check_animation_path
+from howsmooth.report.style import check_animation_path
 from tests.tolerances import assert_close
 
 KEYS = (

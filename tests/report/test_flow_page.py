@@ -13,7 +13,7 @@ import pytest
 from howsmooth.errors import InputError
 from howsmooth.questions.particles import MAX_TOKENS
 from howsmooth.report.flow_page import depth_scene, flow_page, particle_scene
-from howsmooth.report.output_paths import check_page_path
+from howsmooth.report.style import check_page_path
 from tests import reasons
 from tests.browser import Page, browser
 from tests.tolerances import less

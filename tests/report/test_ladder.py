@@ -7,7 +7,7 @@ import math
 import pytest
 
 from howsmooth.report.ladder import ladder_tables
-from howsmooth.report.sections import sections_of
+from howsmooth.report.web_page import sections_of
 from tests.report.conftest import bound_record
 
 

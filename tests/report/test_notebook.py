@@ -15,11 +15,10 @@ from howsmooth import attack, bounds
 from howsmooth.attack.feature import Budget, SingularDirection, Target, run
 from howsmooth.attack.tokens import Cosine, attack_text
 from howsmooth.report.chart import Axis, Chart, Series
-from howsmooth.report.colours import SHARE_DECADES, intensities, theme_variables
 from howsmooth.report.embedding import MAX_TOKENS, coloured_tokens
 from howsmooth.report.notebook import _chart, _log_mark, render, style
 from howsmooth.report.rows import interval, number
-from howsmooth.report.style import THEMES
+from howsmooth.report.style import SHARE_DECADES, THEMES, intensities, theme_variables
 from tests.attention.cases import layer, normal
 from tests.browser import Page, browser, require_chromium
 from tests.studies.conftest import TEXT, save_tiny

@@ -27,9 +27,8 @@ from howsmooth.report.chart import (
     Series,
     drawable,
 )
-from howsmooth.report.colours import share_colouring
 from howsmooth.report.embedding import themed_svg
-from howsmooth.report.style import STYLES, THEMES, figure_style
+from howsmooth.report.style import STYLES, THEMES, figure_style, share_colouring
 from tests import reasons
 from tests.tolerances import assert_close, at_most
 
@@ -39,7 +38,7 @@ from howsmooth.report import panels
 from howsmooth.report.chart import Tokens
 from howsmooth.report.figure import draw, point_positions, save_figure
 
-RENDERER = {"animation", "figure", "panels", "style", "texts", "ticks"}  # modules of `report` that import matplotlib
+RENDERER = {"figure", "panels", "style", "texts"}  # modules of `report` that import matplotlib
 NAMES = (
     "$",
     "$$",
@@ -99,7 +98,7 @@ def test_only_the_renderer_imports_matplotlib():
         for path in package.rglob("*.py")
         if importers_of_matplotlib(path.read_text(encoding="utf-8"))
     }
-    assert found <= {f"report/{name}" for name in (*RENDERER, "embedding", "output_paths")}
+    assert found <= {f"report/{name}" for name in (*RENDERER, "embedding")}
     assert importers_of_matplotlib("def f():\n    from matplotlib.axes import Axes")
     assert not importers_of_matplotlib("if TYPE_CHECKING:\n    from matplotlib.axes import Axes")
 

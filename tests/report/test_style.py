@@ -19,7 +19,7 @@ from tests.tolerances import at_most, less
 
 pytest.importorskip("matplotlib", reason=reasons.MATPLOTLIB)
 
-from howsmooth.report.ticks import log_ticks, overlap, separate_tick_labels, visible_labels
+from howsmooth.report.texts import log_ticks, overlap, separate_tick_labels, visible_labels
 
 EVERY_STYLE = pytest.mark.parametrize("style", STYLES)
 

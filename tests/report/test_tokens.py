@@ -9,8 +9,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from howsmooth.report.charts import token_picture
-from howsmooth.report.colours import gain_colouring, share_colouring
 from howsmooth.report.figure import draw, point_positions, save_figure
+from howsmooth.report.style import gain_colouring, share_colouring
 
 WORDS = ["the", "bridge", " $x^$", "日本", "\n", "##river"] * 12
 

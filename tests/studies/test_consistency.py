@@ -9,10 +9,8 @@ import pytest
 import howsmooth
 from howsmooth.cli import main
 from howsmooth.explorer import Limits
-from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.choice import prepare
-from howsmooth.explorer.forms import texts_of
-from howsmooth.explorer.tabs import layers_form
+from howsmooth.explorer.catalog import ModelCatalog, prepare
+from howsmooth.explorer.tabs import layers_form, texts_of
 from howsmooth.records import unsealed
 from howsmooth.studies import Store, measure, run_study, spec_of
 from tests.tolerances import same_record
@@ -80,12 +78,16 @@ def differences(one: list[dict], other: list[dict]) -> set[str]:
     }
 
 
+@pytest.mark.slow
+def test_two_workers_return_equal_records(capfd):
+    assert differences(by_command(FIELDS), by_study(FIELDS, 2)) == set()
+
+
 def test_command_study_and_python_return_equal_records(capfd):
     """A model in memory may have been changed: its tasks equal no others, and nothing else differs."""
     command = by_command(FIELDS)
     results = {
         "study": by_study(FIELDS, 0),
-        "two workers": by_study(FIELDS, 2),
         "python": list(howsmooth.measure(MODEL, SOURCE, **FIELDS)),
         "a loaded model": list(howsmooth.measure(howsmooth.load(MODEL), SOURCE, **FIELDS)),
     }

@@ -239,6 +239,7 @@ def test_a_file_of_attention_on_adversarial_input(tmp_path):
     assert all(at_most(by["head", "lipschitz", bound["n"]]["value"], bound["value"]) for bound in uppers)
 
 
+@pytest.mark.slow
 @data.needs(data.GPT2)
 def test_gpt2s_true_weights_on_adversarial_input(tmp_path):
     """The released formula gives the published line; the layer's constant grows for one sign, and at their input."""

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from howsmooth.studies.engines.local import in_this_process, local_engine
+from howsmooth.studies.engines import in_this_process, local_engine
 from howsmooth.studies.store import Store
 
 WORK = '''

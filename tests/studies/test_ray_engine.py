@@ -17,14 +17,13 @@ import pytest
 import howsmooth as package
 from howsmooth.errors import InputError
 from howsmooth.questions.spec import spec_of
+from howsmooth.studies import engines as module
 from howsmooth.studies import plan, run
-from howsmooth.studies.engines import ray_engine as module
 from howsmooth.studies.plan import prepare
 from howsmooth.studies.run import run_study
 from howsmooth.studies.store import Store
 from tests import reasons
 from tests.paused import start_paused
-from tests.tiers import rest_is_slow
 
 ray = pytest.importorskip("ray", reason=reasons.extra("ray", "ray"))
 
@@ -223,7 +222,8 @@ def test_a_cluster_of_this_machine_is_private_and_leaves_nothing(looking, longes
     assert module._CLUSTERS not in os.environ, "a cluster that is started later may be of many machines"
 
 
-@pytest.mark.parametrize("end", rest_is_slow([signal.SIGTERM, signal.SIGKILL]))
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_cluster_of_this_machine_leaves_nothing_after_a_signal(end, declared, tmp_path):
     """A scheduler sends SIGTERM to Ray's processes as well, and Ray then ends the driver as SIGKILL does."""
     study = tmp_path / "study.toml"

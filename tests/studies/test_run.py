@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -50,7 +51,7 @@ def test_records_are_those_of_the_solver(declared, tiny, tmp_path):
     one = found[0]
     assert one["status"] == "converged" and one["device"] == "cpu" and one["dtype"] == "float64" and one["seed"] == 0
     assert one["source"]["sha256"].keys() >= {"model.safetensors", "config.json", "tokenizer.json"}
-    assert one["versions"]["torch"] == torch.__version__
+    assert one["versions"]["torch"] == version("torch")
     assert len(one["top_tokens"]) == 3 and one["batch"] == 3 and one["cutting"] == "consecutive"
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from howsmooth.choices import CUTTINGS
 from howsmooth.errors import InputError
 from howsmooth.models import load
 from howsmooth.texts.corpora import Corpus
-from howsmooth.texts.cutting import CUTTINGS, Cutter, TokenChunk, surrounding_special_tokens, tokenize
+from howsmooth.texts.cutting import Cutter, TokenChunk, surrounding_special_tokens, tokenize
 from tests.studies.conftest import TEXT, WORDS
 
 RIVER = Corpus("river", (TEXT,))

@@ -21,7 +21,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,7 +31,10 @@ from torch._functorch.utils import unwrap_dead_wrappers
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from howsmooth.attention import backend, blockwise
-from howsmooth.attention.pattern import Pattern
+
+if TYPE_CHECKING:
+    from howsmooth.attention.pattern import Pattern
+
 
 T = TypeVar("T")
 _LEVEL = 1  # of the `vmap` in autograd, which PyTorch does not nest

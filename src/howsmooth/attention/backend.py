@@ -17,10 +17,10 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from howsmooth import kernels
 from howsmooth.attention import blockwise
 from howsmooth.attention.arguments import is_causal_bias
-from howsmooth.attention.pattern import Pattern, ScoreBias
 
 if TYPE_CHECKING:
     from howsmooth.attention.op import Mask
+    from howsmooth.attention.pattern import Pattern, ScoreBias
 
 KERNELS, BLOCKS = "Triton kernels", "blocks of queries in PyTorch"
 

@@ -24,11 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from howsmooth.attention.pattern import Pattern
+if TYPE_CHECKING:
+    from howsmooth.attention.pattern import Pattern
+
 
 # Scores of one block, over all heads and sequences (16 MiB in float32): large enough for efficient matrix products at
 # long lengths, too.

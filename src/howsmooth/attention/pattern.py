@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from torch import Tensor
 
-from howsmooth.attention.sparse import SparseMask
+if TYPE_CHECKING:
+    from howsmooth.attention.sparse import SparseMask
+
 
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
 ScoreBias = ScoreFunction | Tensor

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howsmooth.cli.options import (
-    LOADING_FIELDS,
     MODEL_HELP,
     QuestionCommand,
     apply_options,
     complete_model,
+    loading_options,
     output_option,
     output_options,
     output_parameter,
@@ -37,7 +37,7 @@ def question_command(name: str) -> click.Command:
     """Return the command of a question."""
     question = find_question(name)
     spec = question.spec
-    loading = spec_options(*LOADING_FIELDS) if spec.argument in ("models", "model") else apply_options()
+    loading = loading_options if spec.argument in ("models", "model") else apply_options()
     decorate = apply_options(
         _argument(spec),
         _second_argument(spec),
@@ -87,7 +87,7 @@ def _model_help(spec: type[Spec]) -> str:
 def _run(name: str, question: Question, options: dict[str, Any]) -> int:
     """Answer a question, and return the exit code."""
     from howsmooth.cli.run import print_overview, run_command
-    from howsmooth.report.output_paths import check_page_path
+    from howsmooth.report.style import check_page_path
 
     flags = ("--json", "--csv", "--plot", "--report", *question.outputs)
     outputs = {flag: options.pop(output_parameter(flag), None) for flag in flags}

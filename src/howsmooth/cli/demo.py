@@ -31,11 +31,13 @@ SPECS: tuple[dict[str, Any], ...] = (
 @runtime_options()
 def command(folder: str, svg_path: str | None) -> int:
     """Measure the two embedded models on the embedded text; write a plot, the records and a page."""
+    from rich.console import Group
+
     from howsmooth.cli.loading import load_torch
     from howsmooth.cli.outputs import RecordFile, check_writable, save_console_svg, write_page
     from howsmooth.cli.run import CommandRun, make_console, print_line
-    from howsmooth.questions.artefacts import make_folder
-    from howsmooth.report.output_paths import check_plot_path
+    from howsmooth.questions.fields import make_folder
+    from howsmooth.report.style import check_plot_path
 
     out = make_folder(folder, "--out")
     plot_path, records_path, page_path = (out / name for name in ("growth.png", "measurements.jsonl", "index.html"))
@@ -49,10 +51,9 @@ def command(folder: str, svg_path: str | None) -> int:
     run = CommandRun(find_question("measure"), [records_file], make_console(stderr=True))
     load_torch(run.stderr)
 
-    from howsmooth.fits import growth_laws
     from howsmooth.report.charts import growth_picture
     from howsmooth.report.figure import draw, save_figure
-    from howsmooth.report.measurement_tables import summary
+    from howsmooth.report.measurement_tables import measure_tables
     from howsmooth.report.style import figure_style
     from howsmooth.report.web_page import report_page
 
@@ -62,7 +63,7 @@ def command(folder: str, svg_path: str | None) -> int:
             records = _measure(run, spec_values)
             if records:
                 with run.defer_write_errors("-", "the table"):
-                    stdout.print(summary(records, growth_laws(records)))
+                    stdout.print(Group(*measure_tables(records)))
             if run.interrupted or run.write_errors:
                 break
     finally:

@@ -111,12 +111,6 @@ def apply_options(*options: Decorator) -> Decorator:
     return decorate
 
 
-def model_argument(default: str | None = "minilm", *, metavar: str = "MODEL") -> Decorator:
-    """Return a decorator that adds the argument for one model, which the shell completes."""
-    name = metavar.lower().replace(".toml", "").replace("|", "_or_")
-    return click.argument(name, metavar=f"[{metavar}]", default=default, required=False, shell_complete=complete_model)
-
-
 def spec_options(*fields: str, spec: type[Spec] = MeasureSpec, **defaults: Any) -> Decorator:
     """Return a decorator that adds options for fields of a spec.
 
@@ -127,16 +121,6 @@ def spec_options(*fields: str, spec: type[Spec] = MeasureSpec, **defaults: Any) 
             `spec_from_options`.
     """
     return apply_options(*(spec_option(field, defaults.get(field), spec=spec) for field in fields))
-
-
-def loading_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for loading one model."""
-    return spec_options(*LOADING_FIELDS)(command)
-
-
-def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the engine of a study: local processes or Ray."""
-    return spec_options(*ENGINE_FIELDS)(command)
 
 
 def spec_field(name: str, spec: type[Spec] = MeasureSpec) -> Any:
@@ -212,6 +196,10 @@ def format_default(default: Any) -> str:
     return "" if default is None else f"{default:g}" if isinstance(default, float) else str(default)
 
 
+loading_options = spec_options(*LOADING_FIELDS)  # for loading one model
+engine_options = spec_options(*ENGINE_FIELDS)  # for the engine of a study: local processes or Ray
+
+
 def _keep_style(context: click.Context, option: click.Parameter, name: str) -> None:
     context.meta[_STYLE_KEY] = name
 
@@ -271,21 +259,18 @@ theme_option = click.option(
 )
 
 
-def spec_from_options(options: dict[str, Any], question: str = "measure", **defaults: Any) -> Any:
+def spec_from_options(options: dict[str, Any], question: str = "measure") -> Any:
     """Return the spec of a command.
 
     Args:
         options: Values by field, None where an option was not given.
         question: Name of the question.
-        defaults: Values of fields whose option was not given.
 
     Raises:
         InputError: If a value is invalid; the message names the option.
     """
-    keys = study_keys(options, question)
-    spec = spec_of({"name": question, **defaults, **keys}, question=question, name=_namer(question))
-    spec.model_fields_set.difference_update(defaults.keys() - keys.keys())  # it contains what the user chose
-    return spec
+    declared = {"name": question, **study_keys(options, question)}
+    return spec_of(declared, question=question, name=_namer(question))
 
 
 def study_keys(options: dict[str, Any], question: str = "measure") -> dict[str, Any]:

@@ -11,9 +11,9 @@ from howsmooth.cli.options import (
     ENGINE_FIELDS,
     LOADING_FIELDS,
     QuestionCommand,
+    complete_model,
     engine_options,
     loading_options,
-    model_argument,
     output_options,
     overrides,
     set_option,
@@ -26,7 +26,9 @@ from howsmooth.questions.measure import MeasureSpec
 
 
 @click.command(name="plan", cls=QuestionCommand, short_help="Estimate the time and memory of a study or a measurement.")
-@model_argument(metavar="STUDY.toml|MODEL")
+@click.argument(
+    "study_or_model", metavar="[STUDY.toml|MODEL]", default="minilm", required=False, shell_complete=complete_model
+)
 @spec_options(*MeasureSpec.options)
 @engine_options
 @loading_options

@@ -37,8 +37,8 @@ def command(
     from howsmooth.cli.loading import show_loading
     from howsmooth.cli.outputs import check_distinct_files, check_writable, translate_write_errors, write_page
     from howsmooth.cli.run import make_console, print_line
-    from howsmooth.questions.artefacts import make_folder
-    from howsmooth.report.output_paths import check_plot_path
+    from howsmooth.questions.fields import make_folder
+    from howsmooth.report.style import check_plot_path
     from howsmooth.studies.formats import read_records
 
     if page_path is None and csv_folder is None and figure_folder is None:
@@ -55,6 +55,8 @@ def command(
         read = read_records(paths)
 
         from howsmooth.report.page_tables import tables_of
+        from howsmooth.report.plan_tables import show_bytes
+        from howsmooth.report.rows import counted
         from howsmooth.report.web_page import report_page, write_csv
     folders = {  # not before there are records to write
         option: make_folder(folder, option)
@@ -67,7 +69,7 @@ def command(
     if page_path is not None:
         with translate_write_errors(page_path, "--report"):
             size = write_page(Path(page_path), report_page(read.records, title=title, notes=read.notes, tables=tables))
-        print_line(stderr, f"wrote {len(read.records)} records to {page_path}, {size / 2**20:.1f} MiB")
+        print_line(stderr, f"wrote {counted(len(read.records), 'record')} to {page_path}, {show_bytes(size)}")
     if "--tables" in folders:
         with translate_write_errors(folders["--tables"], "--tables"):
             written = write_csv(tables, folders["--tables"])

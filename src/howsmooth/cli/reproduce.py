@@ -38,8 +38,8 @@ def command(
     from howsmooth.cli.loading import load_torch
     from howsmooth.cli.main import EXIT_INTERRUPTED
     from howsmooth.cli.run import make_console, print_line, print_warning
-    from howsmooth.questions.artefacts import make_folder
-    from howsmooth.report.output_paths import check_plot_path
+    from howsmooth.questions.fields import make_folder
+    from howsmooth.report.style import check_plot_path
     from howsmooth.studies.figures import figure_names, read_figure
     from howsmooth.studies.store import Store
 

@@ -28,8 +28,8 @@ from howsmooth.cli.outputs import (
 from howsmooth.cli.runtime import current_runtime
 from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
-from howsmooth.report.output_paths import check_animation_path, check_plot_path
 from howsmooth.report.rows import ACCEPTED_STATUSES, counted, model_name
+from howsmooth.report.style import check_animation_path, check_plot_path
 
 if TYPE_CHECKING:
     from howsmooth.models.model import Model
@@ -308,8 +308,7 @@ def _write_other_outputs(run: CommandRun, outputs: dict[str, str | None], theme:
 
 def _draw(option: str, shown: Any, path: str, theme: str, stderr: Console) -> None:
     """Write what a question shows of its records, as a figure or as an animation."""
-    from howsmooth.report.animation import save_animation
-    from howsmooth.report.figure import draw, save_figure
+    from howsmooth.report.figure import draw, save_animation, save_figure
     from howsmooth.report.style import figure_style
 
     if option == "--animate":

@@ -16,17 +16,19 @@ _store_option = click.option(
     "--store", metavar="FILE", help="The SQLite file.  [default: STUDY.sqlite beside the study]"
 )
 # A study file alone may not run code: each of these has to be in the file and on the command line.
+_TRUST = {
+    "trust_remote_code": "Run code that comes with the model.",
+    "allow_pickle": "Load weights that are not safetensors.",
+}
 _trust_options = apply_options(
-    click.option(
-        "--trust-remote-code",
-        is_flag=True,
-        help="Run code that comes with the model. The study has to contain trust_remote_code = true as well.",
-    ),
-    click.option(
-        "--allow-pickle",
-        is_flag=True,
-        help="Load weights that are not safetensors. The study has to contain allow_pickle = true as well.",
-    ),
+    *(
+        click.option(
+            f"--{name.replace('_', '-')}",
+            is_flag=True,
+            help=f"{help_text} The study has to contain {name} = true as well.",
+        )
+        for name, help_text in _TRUST.items()
+    )
 )
 _override_options = apply_options(spec_options("models", *MeasureSpec.options), engine_options, set_option)
 
@@ -45,21 +47,14 @@ def command() -> None:
 @_trust_options
 @_override_options
 @runtime_options(engine=True)
-def run(
-    file: str, store: str | None, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **options: Any
-) -> int:
+def run(file: str, store: str | None, settings: tuple[str, ...], **options: Any) -> int:
     """Run a study; tasks whose records are in its store are not repeated. Options override the file."""
     from howsmooth.cli.progress import run_and_store
     from howsmooth.questions.spec import read_questions
 
-    chosen = overrides(settings, options)
-    return run_and_store(
-        read_questions(file, chosen),
-        Path(store) if store else Path(file).with_suffix(".sqlite"),
-        connect=names_cluster(chosen),
-        trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle,
-    )
+    trust, chosen = _trust(options), overrides(settings, options)
+    path = Path(store) if store else Path(file).with_suffix(".sqlite")
+    return run_and_store(read_questions(file, chosen), path, None, connect=names_cluster(chosen), **trust)
 
 
 @command.command(name="resume")
@@ -68,15 +63,13 @@ def run(
 @engine_options
 @set_option
 @runtime_options(engine=True)
-def resume(
-    store_or_study: str, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **options: Any
-) -> int:
+def resume(store_or_study: str, settings: tuple[str, ...], **options: Any) -> int:
     """Resume a study from its store, which contains its spec. Options change where it runs."""
     from howsmooth.cli.progress import run_and_store
     from howsmooth.questions.spec import merged, read_questions, specs_of
     from howsmooth.studies.store import Store
 
-    path, chosen = _store_path(store_or_study), overrides(settings, options)
+    trust, path, chosen = _trust(options), _store_path(store_or_study), overrides(settings, options)
     file, stored, message = path.with_suffix(".toml"), None, None
     if path.is_file():
         with Store.write(path) as store:  # opened for writing, because that repairs a damaged store
@@ -94,14 +87,7 @@ def resume(
             f"expected a store that contains its study, got {path} without one; "
             "use `howsmooth study run STUDY.toml`, which does not repeat stored tasks"
         )
-    return run_and_store(
-        specs,
-        path,
-        message,
-        connect=names_cluster(chosen),
-        trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle,
-    )
+    return run_and_store(specs, path, message, connect=names_cluster(chosen), **trust)
 
 
 @command.command(name="status")
@@ -172,14 +158,12 @@ def ls(folder: str) -> None:
 @_trust_options
 @_override_options
 @runtime_options(engine=True)
-def validate(
-    file: str, full: bool, trust_remote_code: bool, allow_pickle: bool, settings: tuple[str, ...], **options: Any
-) -> None:
+def validate(file: str, full: bool, settings: tuple[str, ...], **options: Any) -> None:
     """Check a study file without running it."""
     from howsmooth.cli.run import make_console, print_line
     from howsmooth.questions.spec import ModelSpec, read_questions, untrusted
 
-    chosen = overrides(settings, options)
+    trust, chosen = _trust(options), overrides(settings, options)
     specs = read_questions(file, chosen)
     engine = specs[0].engine
     if engine.address is not None and not names_cluster(chosen):
@@ -205,15 +189,7 @@ def validate(
 
         from howsmooth.studies.plan import prepare
 
-        plans = [
-            prepare(
-                spec,
-                log=lambda line: print_line(stderr, line, style="dim"),
-                trust_remote_code=trust_remote_code,
-                allow_pickle=allow_pickle,
-            )
-            for spec in specs
-        ]
+        plans = [prepare(spec, log=lambda line: print_line(stderr, line, style="dim"), **trust) for spec in specs]
         print_line(make_console(), f"{file}: fine, {sum(plan.count for plan in plans)} tasks")
     else:
         print_line(make_console(), f"{file}: fine")
@@ -239,6 +215,7 @@ def validate(
 def export(store_or_study: str, out: str, form: str | None, everything: bool) -> None:
     """Write a study's records to a file; this also works while the study is running."""
     from howsmooth.cli.run import make_console, print_line, print_warning
+    from howsmooth.report.rows import counted
     from howsmooth.studies.formats import export as write
     from howsmooth.studies.store import Store
 
@@ -247,7 +224,12 @@ def export(store_or_study: str, out: str, form: str | None, everything: bool) ->
     for line in store.changed:
         print_warning(make_console(stderr=True), line)
     if out != "-":
-        print_line(make_console(stderr=True), f"wrote {count} records to {out}")
+        print_line(make_console(stderr=True), f"wrote {counted(count, 'record')} to {out}")
+
+
+def _trust(options: dict[str, Any]) -> dict[str, bool]:
+    """Return what the command line allows, and remove it from the options that change a study."""
+    return {name: options.pop(name) for name in _TRUST}
 
 
 def _store_path(store_or_study: str) -> Path:

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from howsmooth.dynamics.declaration import check_settings
 from howsmooth.dynamics.fixed_steps import SCHEMES, run_fixed
-from howsmooth.dynamics.solver_settings import check_settings
 from howsmooth.dynamics.trajectory import (
     INTERRUPTED,
     STEP_LIMIT,

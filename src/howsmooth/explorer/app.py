@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError, NotConverged
-from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.choice import Choice, prepare
-from howsmooth.explorer.forms import Form
+from howsmooth.explorer.catalog import Choice, ModelCatalog, prepare
 from howsmooth.explorer.html import message
 from howsmooth.spectral.products import before_each_product
+
+if TYPE_CHECKING:
+    from howsmooth.explorer.tabs import Form
+
 
 QUEUE = "compute"  # one queue for all computations; one runs at a time
 

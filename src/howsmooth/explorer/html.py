@@ -10,13 +10,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-from howsmooth.report.colours import Colouring, share_colouring
 from howsmooth.report.figure import save_figure
 from howsmooth.report.rows import ACCEPTED_STATUSES, confidence_text, interval, number
 from howsmooth.report.rows import token as shortened
-from howsmooth.report.sections import html_of
+from howsmooth.report.style import Colouring, share_colouring
 from howsmooth.report.table import Column, Table
-from howsmooth.report.web_page import report_page
+from howsmooth.report.web_page import html_of, report_page
 
 
 def progress(done: int, total: int, doing: str) -> str:

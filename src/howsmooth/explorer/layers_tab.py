@@ -8,21 +8,20 @@ import gradio as gr
 
 from howsmooth.explorer import html
 from howsmooth.explorer.app import App, Cancellation, Session
-from howsmooth.explorer.components import (
+from howsmooth.explorer.question_tab import (
     PRIVATE,
     Updates,
     cancel_on_click,
     clickable_output,
+    components_of,
     computing,
     output,
     run_and_cancel,
     run_on_click,
     run_with_cancel,
 )
-from howsmooth.explorer.forms import texts_of
-from howsmooth.explorer.question_tab import components_of
-from howsmooth.explorer.tabs import layers_form
-from howsmooth.report.colours import Colouring, gain_colouring, share_colouring
+from howsmooth.explorer.tabs import layers_form, texts_of
+from howsmooth.report.style import Colouring, gain_colouring, share_colouring
 from howsmooth.studies.run import measure
 from howsmooth.studies.token_effects import move_each_token, move_one_token, moves_tokens_in_one_pass
 

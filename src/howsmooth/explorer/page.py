@@ -14,12 +14,11 @@ from starlette.middleware import Middleware
 
 from howsmooth.explorer.app import App, Cancellations, Session
 from howsmooth.explorer.catalog import ModelCatalog
-from howsmooth.explorer.components import PRIVATE, offer_objectives
-from howsmooth.explorer.guard import ANY_HOST, Guard
 from howsmooth.explorer.layers_tab import layers_tab
-from howsmooth.explorer.limits import Limits, server_name
-from howsmooth.explorer.question_tab import question_form
+from howsmooth.explorer.limits import ANY_HOST, Guard, Limits, server_name
+from howsmooth.explorer.question_tab import PRIVATE, offer_objectives, question_form
 from howsmooth.explorer.tabs import forms_of_tabs
+from howsmooth.extras import require
 from howsmooth.texts.corpora import default_text
 
 TITLE = "How smooth is attention?"
@@ -56,8 +55,17 @@ class Page(gr.Blocks):
         super().close(verbose)
 
 
-def build(limits: Limits) -> Page:
-    """Build the page with all tabs and the queue of computations."""
+def explorer(limits: Limits | None = None) -> Page:
+    """Return the explorer as a `gradio.Blocks` with its queue, not served yet.
+
+    Args:
+        limits: What visitors may compute; by default `Limits()`.
+
+    Raises:
+        InputError: If gradio is not installed.
+    """
+    require("gradio", purpose="for the explorer")
+    limits = limits or Limits()
     app = App(ModelCatalog(limits))
     with Page(title=TITLE, analytics_enabled=False) as page:
         page.limits, page.cancellations = limits, app.cancellations
@@ -116,7 +124,11 @@ def _first_sentences(words: int) -> str:
 
 
 def wait(page: Page) -> None:
-    """Return when the page is closed; Ctrl-C closes it, and is raised again as `KeyboardInterrupt`."""
+    """Serve until the page is closed; Ctrl-C closes it and is raised again as `KeyboardInterrupt`.
+
+    Args:
+        page: Result of `explorer`, served by `launch` with `block=False`.
+    """
     try:
         while page.is_running:
             time.sleep(0.1)
@@ -124,10 +136,29 @@ def wait(page: Page) -> None:
         page.close(verbose=False)
 
 
-def serve(
-    page: Page, *, host: str | None, port: int | None, block: bool, open_browser: bool, allowed_hosts: Sequence[str]
+def launch(
+    page: Page,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    block: bool = True,
+    open_browser: bool = False,
+    allowed_hosts: Sequence[str] = (),
 ) -> str:
-    """Serve the page and return its address; the arguments are those of `howsmooth.explorer.launch`."""
+    """Serve the explorer and return its address.
+
+    Args:
+        page: Result of `explorer`.
+        host: Address to listen on; by default $GRADIO_SERVER_NAME, as on a Hugging Face Space, or else localhost.
+        port: Port to listen on; by default the first free one from 7860.
+        block: Whether to serve until interrupted instead of returning at once.
+        open_browser: Whether to open the address in a browser.
+        allowed_hosts: Names of this server that requests may contain as their host, besides localhost, `host` and
+            addresses: for example, the name of a proxy. "*" allows every name. On a Hugging Face Space all are allowed.
+
+    Raises:
+        InputError: If this machine cannot listen on `host` and `port`.
+    """
     theme = gr.themes.Base(primary_hue="blue", font=_SYSTEM, font_mono=_MONO).set(
         block_info_text_color="*neutral_500",
         block_info_text_color_dark="*neutral_400",

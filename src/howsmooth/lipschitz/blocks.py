@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from howsmooth.attention import SelfAttention
+from howsmooth.attention.heads import SelfAttention
 from howsmooth.attention.token_columns import TokenColumns
 from howsmooth.errors import InputError
 from howsmooth.lipschitz.local import Map, jacobian, promote_half

@@ -19,13 +19,13 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from howsmooth.errors import InputError
 from howsmooth.models.calls import first_tensor, hidden_states
 from howsmooth.models.network import quiet_transformers
-from howsmooth.models.parts import Site
 from howsmooth.models.sites import StopForward
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
 
     from howsmooth.models.model import Model
+    from howsmooth.models.parts import Site
 
 
 class TokenEmbedding:

@@ -114,8 +114,8 @@ QUESTION = Question(
     spec=BallSpec,
     records=(BallRecord,),
     answer=answer,
-    tables=deferred("howsmooth.report.attack_tables:ball_tables"),
-    charts=deferred("howsmooth.report.attack_charts:ball_charts"),
+    tables=deferred("howsmooth.report.attacks:ball_tables"),
+    charts=deferred("howsmooth.report.attacks:ball_charts"),
     plots="certified and found constants against ε",
     about="Certify the Lipschitz constant on the ball of all tokens within ε of a text's, and attack within it.\n\n"
     "    The certificate is an upper bound on the constant of the ball, and gradient ascent gives a lower bound.",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from howsmooth.texts.cutting import Cutter, TokenChunk, word
 
 if TYPE_CHECKING:
     from howsmooth.models.model import Model
+
 
 DRAW_BLOCK = 1024  # random tokens are drawn in blocks of this size; changing it changes the tokens of every seed
 RANDOM_TEXT = "random normalised tokens"  # the field `text` of records without a text
@@ -416,6 +416,8 @@ def fit_lengths(model: Model, corpora: Sequence[Corpus], spec: ModelSpec) -> tup
         >>> fitted, notes = fit_lengths(load("minilm"), [read_corpus("string:It rained all day.")], spec_of({}))
         >>> fitted.lengths, notes
         ((7,), ['the given text has 7 tokens: n = 7 in place of 32, 64, 128, 256; 1 of 4 samples'])
+        >>> fit_lengths(load("minilm"), [read_corpus("string:Rain.")], spec_of({}))[0].lengths
+        (4,)
     """
     if spec.inputs not in ("text", "ids") or {"lengths", "samples"} <= spec.model_fields_set:
         return spec, []
@@ -433,8 +435,7 @@ def fit_lengths(model: Model, corpora: Sequence[Corpus], spec: ModelSpec) -> tup
     lengths = spec.lengths
     if "lengths" not in spec.model_fields_set:
         longest = next((n for n in reversed(lengths) if fits(n)), 0)
-        # Below the first length the longest that fits is searched by bisection: whatever is shorter fits, too.
-        longest = longest or bisect_left(range(1, lengths[0]), True, key=lambda n: not fits(n))
+        longest = longest or next((n for n in range(lengths[0] - 1, 0, -1) if fits(n)), 0)
         lengths = tuple(n for n in lengths if n <= longest) or (longest,)
     try:
         # The lengths of some questions have a lower limit.

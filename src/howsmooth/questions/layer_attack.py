@@ -15,8 +15,17 @@ from pydantic import model_validator
 from howsmooth import choices
 from howsmooth.lazy import deferred
 from howsmooth.norms import NORMS
-from howsmooth.questions.artefacts import FolderName, file_name, make_artefact_folder
-from howsmooth.questions.fields import BudgetNorm, Steps, names, numbers, option, whole
+from howsmooth.questions.fields import (
+    BudgetNorm,
+    FolderName,
+    Steps,
+    file_name,
+    make_artefact_folder,
+    names,
+    numbers,
+    option,
+    whole,
+)
 from howsmooth.questions.question import Fields, Place, Question, Scope, every_map_and_sample
 from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, Lengths, ModelSpec, Samples, Tolerance
 from howsmooth.records.schema import Count, Length, ModelRecord, Named, Number, PerturbationBudget
@@ -274,8 +283,8 @@ QUESTION = Question(
     spec=LayerAttackSpec,
     records=(LayerAttack,),
     answer=answer,
-    tables=deferred("howsmooth.report.attack_tables:feature_tables"),
-    charts=deferred("howsmooth.report.attack_charts:feature_charts"),
+    tables=deferred("howsmooth.report.attacks:feature_tables"),
+    charts=deferred("howsmooth.report.attacks:feature_charts"),
     plots="gains against the budget",
     about="Perturb the features that enter a layer, to change its output; compare the gain of each attack with σ₁, "
     "with random noise and with the certificate.",

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from howsmooth.dynamics.declaration import EXAMPLE_NAMES, AttentionName, Example, read_example
+from howsmooth.dynamics.declaration import EXAMPLE_NAMES, SOLVERS, AttentionName, Example, read_example
 from howsmooth.dynamics.overrides import override_example
-from howsmooth.dynamics.solver_settings import SOLVERS
 from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
 from howsmooth.questions.fields import StrictModel, number, option, whole

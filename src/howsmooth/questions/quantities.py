@@ -16,12 +16,16 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
 from howsmooth.models.memory import solver_memory_limit
 from howsmooth.models.released_scripts import script_map, uses_dropout, vjps_under_dropout
 from howsmooth.questions.measure import QUANTITIES, parse_quantity
-from howsmooth.spectral.solver import Solver
+
+if TYPE_CHECKING:
+    from howsmooth.lipschitz.estimate import Estimate
+    from howsmooth.models.model import Model
+    from howsmooth.spectral.solver import Solver
+
 
 if TYPE_CHECKING:
     from howsmooth.models.model import Model

@@ -18,8 +18,9 @@ from typing import Any
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.lipschitz import Estimate, jacobian, local_lipschitz
 from howsmooth.lipschitz.blocks import gain_matrix
+from howsmooth.lipschitz.estimate import Estimate
+from howsmooth.lipschitz.local import jacobian, local_lipschitz
 from howsmooth.models.memory import solver_memory_limit
 from howsmooth.questions.quantities import EvaluationPoint, described
 from howsmooth.spectral.eigenvalues import leading_eigenvalues

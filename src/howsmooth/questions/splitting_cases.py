@@ -71,7 +71,7 @@ QUESTION = Question(
     records=(SplittingCaseRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.mean_field_tables:cases_tables"),
-    charts=deferred("howsmooth.report.splitting_charts:cases_charts"),
+    charts=deferred("howsmooth.report.mean_field_charts:cases_charts"),
     plots="the ratio of each case",
     about="List which kinds of maps split, each with a measure, its ratio, and the largest ratio that is proved or was "
     "found.",

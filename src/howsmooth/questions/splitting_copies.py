@@ -109,7 +109,7 @@ QUESTION = Question(
     records=(SplittingCopiesRecord,),
     answer=answer,
     tables=deferred("howsmooth.report.mean_field_tables:copies_tables"),
-    charts=deferred("howsmooth.report.splitting_charts:copies_charts"),
+    charts=deferred("howsmooth.report.mean_field_charts:copies_charts"),
     plots="the constant against the position of the repeated token",
     about="Run the model on a text with each token in turn repeated, and compare the constant of a map there with that "
     "at the text itself.",

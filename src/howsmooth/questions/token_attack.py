@@ -235,8 +235,8 @@ QUESTION = Question(
     spec=TokenAttackSpec,
     records=(TokenAttackRecord,),
     answer=answer,
-    tables=deferred("howsmooth.report.attack_tables:token_tables"),
-    charts=deferred("howsmooth.report.attack_charts:token_charts"),
+    tables=deferred("howsmooth.report.attacks:token_tables"),
+    charts=deferred("howsmooth.report.attacks:token_charts"),
     plots="what each attack attained against its calls",
     about="Attack texts by editing a few real tokens; methods are compared at equal numbers of edits and model calls."
     "\n\n"

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import model_validator
 
 from howsmooth.lazy import deferred
-from howsmooth.questions.artefacts import FolderName, file_name, make_artefact_folder
-from howsmooth.questions.fields import Radius, Restarts, Steps, number, option
+from howsmooth.questions.fields import (
+    FolderName,
+    Radius,
+    Restarts,
+    Steps,
+    file_name,
+    make_artefact_folder,
+    number,
+    option,
+)
 from howsmooth.questions.question import Fields, Place, Question
 from howsmooth.questions.spec import CHUNK_FIELDS, SOLVER_FIELDS, Lengths, ModelSpec, Samples
 from howsmooth.records.schema import Count, LogNumber, ModelRecord, Number
@@ -179,8 +187,8 @@ QUESTION = Question(
     spec=WorstCaseSpec,
     records=(WorstCaseRecord,),
     answer=answer,
-    tables=deferred("howsmooth.report.attack_tables:worst_case_tables"),
-    charts=deferred("howsmooth.report.attack_charts:worst_case_charts"),
+    tables=deferred("howsmooth.report.attacks:worst_case_tables"),
+    charts=deferred("howsmooth.report.attacks:worst_case_charts"),
     plots="the worst case and the text's constant against n",
     about="Maximise the local Lipschitz constant over all tokens in a set, by gradient ascent from many starts.",
     noun="worst case",

@@ -16,10 +16,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from howsmooth.fits import Law
-from howsmooth.report.colours import Colouring
+if TYPE_CHECKING:
+    from howsmooth.fits import Law
+    from howsmooth.report.style import Colouring
+
 
 PALETTE_SIZE = 6  # categorical colours; more would be hard to distinguish
 MAX_DETAILED_SERIES = PALETTE_SIZE  # with more series of samples, only their median lines are drawn
@@ -167,7 +169,7 @@ class ReferenceSlope:
 class Panel:
     """What one panel of a picture shows: base of `Chart`, `HeatMap` and `Tokens`.
 
-    A new kind is a frozen dataclass derived from this class, and one function in `howsmooth.report.figure.DRAWN_BY`.
+    A new kind is a frozen dataclass derived from this class, and one function in `howsmooth.report.panels.DRAWN_BY`.
     """
 
     title: str

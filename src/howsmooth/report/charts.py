@@ -26,7 +26,6 @@ from howsmooth.report.chart import (
     Series,
     Tokens,
 )
-from howsmooth.report.colours import Colouring
 from howsmooth.report.rows import (
     BoundRow,
     bound_rows,
@@ -47,6 +46,7 @@ from howsmooth.report.spectrum_charts import spectrum_charts
 
 if TYPE_CHECKING:
     from howsmooth.fits import Law
+    from howsmooth.report.style import Colouring
 
 LENGTH_LABEL = "length n (tokens)"
 LIPSCHITZ_LABEL = "local Lipschitz constant  ‖D$_X$f‖$_2$"
@@ -420,7 +420,7 @@ def token_picture(words: Sequence[str], colourings: Sequence[Colouring], *, titl
         title: A line above all of it.
 
     Example:
-        >>> from howsmooth.report.colours import share_colouring
+        >>> from howsmooth.report.style import share_colouring
         >>> picture = token_picture(["the", " bridge"], [share_colouring([0.9, 0.1])], title="layer 0")
         >>> picture.panels[0].words
         ['the', 'bridge']

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy
+
 from howsmooth.errors import InputError
 from howsmooth.questions.flows import of_kind
 from howsmooth.records.arrays import unpack
@@ -81,8 +83,6 @@ def gaussian_picture(records: Sequence[dict[str, Any]]) -> Picture:
 
 def _ellipses_height(record: dict[str, Any]) -> float:
     """Return the height in inches of a panel that is as wide, relative to its height, as the ellipses, and a legend."""
-    import numpy
-
     outlines = numpy.concatenate(_outlines(record))
     width, height = numpy.ptp(outlines, 0)
     return float(numpy.clip(1.9 + 5.0 * height / width, 4.3, 6.1))
@@ -90,16 +90,12 @@ def _ellipses_height(record: dict[str, Any]) -> float:
 
 def _outlines(record: dict[str, Any]) -> list[NDArray]:
     """Return the outline of the Gaussian at each time that is drawn."""
-    import numpy
-
     means, covariances = numpy.array(record["means"]), numpy.array(record["covariances"])
     return [_gaussian_outline(means[k], covariances[k]) for k in drawable_frames(record)]
 
 
 def gaussian_frames(records: Sequence[dict[str, Any]]) -> Iterator[Chart]:
     """Yield one chart for each saved time: the ellipse and the particles; in d = 1 the density."""
-    import numpy
-
     record = records[0]
     particles, outlines, plane = _particles_beside(record), _outlines(record), record["d"] > 1
     low, high = numpy.min([o.min(0) for o in outlines], 0), numpy.max([o.max(0) for o in outlines], 0)
@@ -131,8 +127,6 @@ def drawable_frames(record: dict[str, Any]) -> list[int]:
 
 def _gaussian_outline(mean: NDArray, covariance: NDArray) -> NDArray:
     """Return the ellipse of two standard deviations in the first two coordinates; in d = 1 the graph of the density."""
-    import numpy
-
     if len(mean) == 1:
         spread = max(math.sqrt(covariance[0, 0]), 1e-12)
         x = numpy.linspace(-4, 4, 161)
@@ -144,8 +138,6 @@ def _gaussian_outline(mean: NDArray, covariance: NDArray) -> NDArray:
 
 
 def _ellipses_chart(record: dict[str, Any], particles: Particles | None) -> Chart:
-    import numpy
-
     frames = drawable_frames(record)
     outlines = dict(zip(frames, _outlines(record), strict=True))
     chosen = list(dict.fromkeys(frames[round((len(frames) - 1) * k / (_N_ELLIPSES - 1))] for k in range(_N_ELLIPSES)))
@@ -165,8 +157,6 @@ def _ellipses_chart(record: dict[str, Any], particles: Particles | None) -> Char
 
 
 def _band_chart(record: dict[str, Any], particles: Particles | None) -> Chart:
-    import numpy
-
     frames = drawable_frames(record)
     times = numpy.array(record["times"])[frames].tolist()
     mean, spread = numpy.array(record["means"])[frames, 0], numpy.sqrt(numpy.array(record["covariances"])[frames, 0, 0])
@@ -180,16 +170,12 @@ def _band_chart(record: dict[str, Any], particles: Particles | None) -> Chart:
 
 def _paths(particles: Particles, colour: str) -> Series:
     """Return the paths of particles on a line against time, with NaN between them."""
-    import numpy
-
     paths = particles.tokens[:, :_MAX_PATHS, 0]
     points = numpy.stack(numpy.broadcast_arrays(particles.times[:, None], paths), -1)
     return series_at(points, linestyle="solid", linewidth=0.6, opacity=0.6, colour=colour)
 
 
 def _eigenvalues_chart(record: dict[str, Any]) -> Chart:
-    import numpy
-
     values = numpy.linalg.eigvalsh(numpy.array(record["covariances"]))[:, ::-1]
     floor = 1e-12 * values.max()
     series = []
@@ -237,8 +223,6 @@ def _first_density(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], N
 
     The values are mass per volume, (T, *cells).
     """
-    import numpy
-
     record = next(iter(of_kind(records, "density flow")), None)
     if record is None:
         raise InputError("expected a density to draw, got none; solve for it again")
@@ -326,8 +310,6 @@ def density_frames(records: Sequence[dict[str, Any]]) -> Iterator[Chart | HeatMa
 
 def _curves_chart(record: dict[str, Any], times: NDArray, values: NDArray, particles: Particles | None) -> Chart:
     """Return the density at some times as curves, and the last particles as a histogram."""
-    import numpy
-
     x, shares, bands = _cell_centres(record, 0).tolist(), [k / (_N_CURVES - 1) for k in range(_N_CURVES)], []
     shown = [round((len(times) - 1) * share) for share in shares]
     series = [
@@ -346,8 +328,6 @@ def _curves_chart(record: dict[str, Any], times: NDArray, values: NDArray, parti
 
 def _time_map(record: dict[str, Any], times: NDArray, values: NDArray, particles: Particles | None) -> HeatMap:
     """Return the density on a line against time."""
-    import numpy
-
     low, high = _axis_limits(record, values, 0)
     return HeatMap(
         "",
@@ -403,8 +383,6 @@ def _density_map(
 
 def _axis_limits(record: dict[str, Any], values: NDArray, axis: int) -> tuple[float, float]:
     """Return axis limits around the cells with visible mass, of equal length for both axes so that maps are square."""
-    import numpy
-
     x, spans = [_cell_centres(record, k) for k in range(record["d"])], []
     for k in range(record["d"]):
         others = tuple(j for j in range(values.ndim) if j != k + 1)
@@ -416,7 +394,5 @@ def _axis_limits(record: dict[str, Any], values: NDArray, axis: int) -> tuple[fl
 
 
 def _cell_centres(record: dict[str, Any], axis: int) -> NDArray:
-    import numpy
-
     edges = numpy.linspace(record["low"][axis], record["high"][axis], record["cells"][axis] + 1)
     return (edges[1:] + edges[:-1]) / 2

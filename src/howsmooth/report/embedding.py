@@ -20,10 +20,9 @@ from markupsafe import Markup
 
 from howsmooth.extras import MissingPackage, require
 from howsmooth.report.chart import Axis, Chart, HeatMap, Panel, Picture, Series, Tokens, drawable
-from howsmooth.report.colours import GAIN_DECADES, SHARE_DECADES, intensities
 from howsmooth.report.figure import draw, point_positions, save_figure
 from howsmooth.report.rows import counted, exponent, interval, number, token
-from howsmooth.report.style import THEMES, page_style
+from howsmooth.report.style import GAIN_DECADES, SHARE_DECADES, THEMES, intensities, page_style
 
 MAX_TOKENS = 600  # of a text in colour, in a notebook
 _MAX_MARKERS = 1200  # in one panel, of samples

@@ -23,15 +23,14 @@ the points of all series, cells and tokens are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from howsmooth.errors import InputError
 from howsmooth.report.chart import Chart, HeatMap, Panel, Picture, Tokens
-from howsmooth.report.legends import draw_shared_legend
-from howsmooth.report.style import STYLES, THEMES, current_style, new_figure
-from howsmooth.report.texts import fit_label, wrap
-from howsmooth.report.ticks import separate_tick_labels
+from howsmooth.report.style import ANIMATION, STYLES, THEMES, current_style, new_figure
+from howsmooth.report.texts import draw_shared_legend, fit_label, separate_tick_labels, wrap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -197,3 +196,39 @@ def _points(panel: Axes, chart: Panel) -> list[list[tuple[float, float]]]:
     if isinstance(chart, (Chart, HeatMap)):
         found += [list(zip(series.x, series.y, strict=True)) for series in chart.series]
     return found
+
+
+_FRAMES_PER_SECOND = 12
+_LAST_FRAME_REPEATS = 12
+_SIZE = (5.6, 5.2)  # inches
+
+
+def save_animation(path: str | Path, frames: Iterable[Chart | HeatMap], *, theme: str = "light") -> None:
+    """Write a gif with a frame for each panel; the last one is repeated. Animations are for screens, in every style.
+
+    Args:
+        path: The file.
+        frames: The panels; their axes have the same limits.
+        theme: Key of `THEMES`.
+    """
+    from matplotlib import animation
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    from howsmooth.report.panels import Canvas
+
+    colours = THEMES[theme]
+    figure = new_figure(*_SIZE, colours, style=ANIMATION)
+    FigureCanvasAgg(figure)
+    panel = figure.subplots()
+    canvas = Canvas(colours, ANIMATION, "chart-0", _SIZE[0], _SIZE[0])
+    writer = animation.PillowWriter(_FRAMES_PER_SECOND)
+    with writer.saving(figure, str(path), figure.dpi):
+        for index, frame in enumerate(frames):
+            panel.clear()
+            draw_panel(panel, frame, canvas, _SIZE[1])
+            if not index:  # the layout of the first frame is that of all
+                figure.draw_without_rendering()
+                figure.set_layout_engine("none")
+            writer.grab_frame(facecolor=figure.get_facecolor())
+        for _ in range(_LAST_FRAME_REPEATS):
+            writer.grab_frame(facecolor=figure.get_facecolor())

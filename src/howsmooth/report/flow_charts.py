@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy
+
 from howsmooth.errors import InputError
 from howsmooth.questions.flows import of_kind
 from howsmooth.report.chart import PALETTE_SIZE, Axis, Band, Chart, LineStyle, Picture, Series
@@ -73,8 +75,6 @@ def paths_of(records: Sequence[dict[str, Any]], *, space: bool = False) -> tuple
         records: The depths of one flow.
         space: Whether there are three coordinates, of tokens in three dimensions or more.
     """
-    import numpy
-
     first, space = records[0], space and records[0]["space"] is not None
     paths = numpy.array([record["space" if space else "plane"] for record in records], dtype=float)
     names = first.get("space_axes" if space else "axes") or [f"coordinate {i + 1}" for i in range(paths.shape[2])]
@@ -105,8 +105,6 @@ def paths_chart(records: Sequence[dict[str, Any]], title: str = "") -> Chart:
 
 def _drawn_paths(records: Sequence[dict[str, Any]]) -> tuple[NDArray, list[str], list[int]]:
     """Return the paths that are drawn (T, n, 2), the names of both axes and the clusters; in d = 1 against depth."""
-    import numpy
-
     paths, names, clusters = paths_of(records)
     step = max(1, paths.shape[1] // MAX_PATHS)
     paths, clusters = paths[:, ::step], clusters[::step]
@@ -119,8 +117,6 @@ def _drawn_paths(records: Sequence[dict[str, Any]]) -> tuple[NDArray, list[str],
 
 def _series(paths: NDArray, clusters: Sequence[int], **style: Any) -> list[Series]:
     """Return one series for each cluster, with the paths of its tokens (T, n, 2)."""
-    import numpy
-
     count = max(clusters) + 1
     return [
         series_at(paths[:, numpy.array(clusters) == one], colour=_cluster_colour(one, count), **style)
@@ -130,8 +126,6 @@ def _series(paths: NDArray, clusters: Sequence[int], **style: Any) -> list[Serie
 
 def series_at(points: NDArray, **style: Any) -> Series:
     """Return points in the plane (n, 2), or paths (T, n, 2) with NaN between them, as a series."""
-    import numpy
-
     if points.ndim == 3:
         gap = numpy.full((int(len(points) > 1), *points.shape[1:]), numpy.nan)
         points = numpy.concatenate([points, gap]).swapaxes(0, 1).reshape(-1, 2)

@@ -7,6 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy
+
 from howsmooth.errors import InputError
 from howsmooth.questions.flows import of_kind
 from howsmooth.report.chart import PALETTE_SIZE, Axis, Chart, LineStyle, Series, drawable
@@ -55,8 +57,6 @@ def particle_scene(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Args:
         records: Records of kind "particles", one for each saved depth.
     """
-    import numpy
-
     first, last, depths = records[0], records[-1], [record["t"] for record in records]
     paths, names, labels = paths_of(records, space=True)
     full_trails = paths.shape[2] == 1
@@ -103,8 +103,6 @@ def depth_scene(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     Args:
         records: One record for each depth.
     """
-    import numpy
-
     first, n, words = records[0], records[0]["n"], records[0]["words"]
     step = -(-n // len(words))
     name = model_name(first["model"])
@@ -245,8 +243,6 @@ def _scene(
     **more: Any,
 ) -> dict[str, Any]:
     """Return a scene: charts, and JSON with paths as 16-bit integers between the ends of each coordinate."""
-    import numpy
-
     paths, asinh_scale = numpy.asarray(paths, dtype=float), None
     start = abs(paths[0]).max() or 1.0
     if not more["full_trails"] and abs(paths).max() > _ASINH_RATIO * start:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -125,8 +126,6 @@ def moments_table(record: dict[str, Any], title: str, particles: dict[str, Any] 
 
     With `particles`, their distance to the flow and to its moments are further columns.
     """
-    import numpy
-
     values = numpy.linalg.eigvalsh(numpy.array(record["covariances"]))[:, ::-1]
     compared = particles or {"n": 0, "coupled": [], "moments": []}
 

@@ -389,18 +389,22 @@ class Summary:
 
 
 def study_tables(summary: Summary) -> list[Table]:
-    """Return a table for each model with a row for each curve; fields that do not vary are in the title."""
+    """Return the medians of each model with a row for each curve, and below them the ranges of several samples.
+
+    Fields that do not vary are in the title.
+    """
     models = dict.fromkeys(key[0] for key in summary.samples)
     checkpoints = {key[0]: key[1] for key in summary.samples}
     if len(models) > 1 and all(checkpoints.values()):  # checkpoints of one model share a table
-        return [_study_table(list(summary.samples), summary, "checkpoints")]
+        return _study_tables(list(summary.samples), summary, "checkpoints")
     return [
-        _study_table([key for key in summary.samples if key[0] == model], summary, model_name(model))
+        table
         for model in models
+        for table in _study_tables([key for key in summary.samples if key[0] == model], summary, model_name(model))
     ]
 
 
-def _study_table(keys: list[tuple], summary: Summary, title: str) -> Table:
+def _study_tables(keys: list[tuple], summary: Summary, title: str) -> list[Table]:
     varying = [name for name in _CURVE_HEADINGS if len({key[CURVE.index(name)] for key in keys}) > 1 or name == "layer"]
     fixed = {name: keys[0][CURVE.index(name)] for name in _CURVE_HEADINGS if name not in varying}
     subtitle = [
@@ -408,10 +412,9 @@ def _study_table(keys: list[tuple], summary: Summary, title: str) -> Table:
         *(_field_text(fixed[name]) for name in ("tokens", "cutting") if name in fixed),
         *(["as released"] if fixed.get("quantity") == "released" else []),
     ]
-
     all_samples = [samples for key in keys for samples in summary.samples[key].values()]
     counts = sorted({len(samples.values) for samples in all_samples})
-    several = f"median of {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} and range, "
+    several = f"median of {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}"
 
     def field(name: str) -> Column:
         return Column(
@@ -422,38 +425,31 @@ def _study_table(keys: list[tuple], summary: Summary, title: str) -> Table:
             key=True,
         )
 
-    def length(n: int) -> Column:
+    def length(n: int, cell: Callable[[Samples], str], **more: Any) -> Column:
         return Column(
-            f"n={n}",
-            lambda key: number(summary.samples[key][n].median, 3) if n in summary.samples[key] else "",
-            wrap=False,
-        )
-
-    def spread(n: int) -> Column:
-        return Column(
-            "",
-            lambda key: summary.samples[key][n].range_text(3) if n in summary.samples[key] else "",
-            style="dim",
-            wrap=False,
-            when=counts[-1] > 1,
+            f"n={n}", lambda key: cell(summary.samples[key][n]) if n in summary.samples[key] else "", wrap=False, **more
         )
 
     order = {key: i for i, key in enumerate(keys)}
     sorted_fields = [CURVE.index(name) for name in ("text", "layer", "head")]
-    return Table(
-        f"{title}: Lip, {several if counts[-1] > 1 else ''}{', '.join(part for part in subtitle if part)}",
+    rows = sorted(keys, key=lambda key: (*((str(type(key[i])), key[i]) for i in sorted_fields), order[key]))
+    lengths = _evenly_spaced(sorted({n for key in keys for n in summary.samples[key]}))
+    medians = Table(
+        f"{title}: {', '.join(filter(None, ['Lip', several if counts[-1] > 1 else '', *subtitle]))}",
         [
             *map(field, varying),
-            *(
-                column(n)
-                for n in _evenly_spaced(sorted({n for key in keys for n in summary.samples[key]}))
-                for column in (length, spread)
-            ),
+            *(length(n, lambda samples: number(samples.median, 3)) for n in lengths),
             *_law_columns(summary.fits.values(), summary.fits.get, width=18),
         ],
-        sorted(keys, key=lambda key: (*((str(type(key[i])), key[i]) for i in sorted_fields), order[key])),
+        rows,
         caption=_ends_text(all_samples, summary.confidence),
     )
+    ranges = Table(
+        f"{title}: Lip, the range of the samples",
+        [*map(field, varying), *(length(n, lambda samples: samples.range_text(3), align="left") for n in lengths)],
+        rows,
+    )
+    return [medians, ranges] if counts[-1] > 1 else [medians]
 
 
 def _ends_text(samples: Sequence[Samples], confidence: float | None) -> str:

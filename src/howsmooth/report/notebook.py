@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from howsmooth.bounds.titles import title_of
-from howsmooth.report.attack_tables import diff_html
+from howsmooth.report.attacks import diff_html
 from howsmooth.report.chart import Axis, Chart, Series
-from howsmooth.report.colours import theme_variables
 from howsmooth.report.embedding import coloured_tokens, panel_html
 from howsmooth.report.rows import (
     ACCEPTED_STATUSES,
@@ -30,6 +29,7 @@ from howsmooth.report.rows import (
     scope_text,
     token,
 )
+from howsmooth.report.style import theme_variables
 from howsmooth.report.table import Column, Table
 from howsmooth.report.web_page import asset
 

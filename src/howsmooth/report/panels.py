@@ -15,11 +15,18 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.patches import Rectangle
 
 from howsmooth.report.chart import Axis, Chart, Colour, HeatMap, Panel, Series, Tokens, drawable
-from howsmooth.report.legends import NOTES_BELOW, draw_legend
 from howsmooth.report.rows import exponent, number
 from howsmooth.report.style import STYLES, Style, Theme, apply_theme
-from howsmooth.report.texts import characters, fit_label, notes_of, shorten, typeset
-from howsmooth.report.ticks import set_ticks
+from howsmooth.report.texts import (
+    NOTES_BELOW,
+    characters,
+    draw_legend,
+    fit_label,
+    notes_of,
+    set_ticks,
+    shorten,
+    typeset,
+)
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINESTYLES = {"solid": "-", "dashed": (0, (5, 2.5)), "dotted": (0, (1, 1.8)), "dashdot": (0, (5, 2, 1, 2)), "": "none"}

@@ -18,8 +18,8 @@ from howsmooth.report.chart import MAX_DETAILED_SERIES, Annotation, Axis, Chart,
 from howsmooth.report.charts import growth_chart, heat_maps, is_drawable
 from howsmooth.report.figure import draw, draw_question, save_figure
 from howsmooth.report.rows import model_name, scope_text, signed_title
-from howsmooth.report.sections import by_question
 from howsmooth.report.style import figure_style
+from howsmooth.report.web_page import by_question
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

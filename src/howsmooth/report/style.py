@@ -1,4 +1,4 @@
-"""The style of figures: sizes for a screen, a paper or slides, and colours for a light or a dark background.
+"""The style of figures: sizes for a screen, a paper or slides, colours on light and dark, and the scale of tokens.
 
 All figures of the package are made by `new_figure`, in the style that `figure_style` sets. Figures of your own, drawn
 with matplotlib, have it as well:
@@ -12,18 +12,26 @@ files keep their text as text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+import shutil
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from howsmooth.errors import InputError
+from howsmooth.extras import require
+from howsmooth.report.rows import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 FONT_SETTINGS = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}  # 42: TrueType; none: text as text
 
@@ -246,3 +254,144 @@ def legend_options(theme: Theme, style: Style | None = None) -> dict[str, Any]:
     """Return the arguments that all legends share."""
     size = (style or current_style()).legend_size
     return {"frameon": False, "labelcolor": theme["foreground"], "fontsize": size}
+
+
+SHARE_DECADES = 4  # range of the logarithmic scale below the largest share, as in assets/report.js
+_LEAST_DECADES = math.log10(2)  # of the scale of gains: equal ones must not look different
+GAIN_DECADES = SHARE_DECADES / 2  # a share is of a squared norm, a gain is a norm
+
+
+def intensities(values: Sequence[float], decades: float = SHARE_DECADES) -> list[float]:
+    """Return the position of each value on the logarithmic colour scale: 1 for the largest, 0 from `decades` below.
+
+    Example:
+        >>> intensities([0.5, 0.005, 0.0])
+        [1.0, 0.5, 0.0]
+    """
+    top = max(values, default=0.0)
+    if not 0 < top < math.inf:
+        return [0.0] * len(values)
+    return [max(0.0, 1 + math.log10(value / top) / decades) if value > 0 else 0.0 for value in values]
+
+
+@dataclass(frozen=True)
+class Colouring:
+    """Numbers of the tokens of a text, and the logarithmic scale of their colours.
+
+    Attributes:
+        title: What the numbers are.
+        values: One number for each token.
+        whole: The number that is 100 %: 1 for shares, the constant for gains.
+        decades: Range of the scale below the largest number.
+    """
+
+    title: str
+    values: tuple[float, ...]
+    whole: float
+    decades: float
+
+    @property
+    def intensities(self) -> list[float]:
+        """The position of each token on the scale, from 0 to 1."""
+        return intensities(self.values, self.decades)
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """The two ends of the scale as percentages of the whole."""
+        top = max(self.values, default=0.0)
+        return self.percent(top / 10**self.decades), self.percent(top)
+
+    def percent(self, value: float) -> str:
+        """Return a number as a percentage of the whole.
+
+        Example:
+            >>> Colouring("gain", (2.0, 0.001), 4.0, 2).percent(2.0)
+            '50 %'
+        """
+        share = 100 * value / self.whole if self.whole > 0 else 0.0
+        return f"{share:.0f} %" if share >= 10 else f"{number(share, 2)} %" if share > 0 else "0 %"
+
+
+def share_colouring(shares: Sequence[float]) -> Colouring:
+    """Return the colouring by the share of each token in the worst direction; shares add up to one."""
+    return Colouring("Share of the worst direction", tuple(shares), 1.0, SHARE_DECADES)
+
+
+def gain_colouring(gains: Sequence[float], constant: float) -> Colouring:
+    """Return the colouring by the constant when only that token moves, relative to that when all move.
+
+    The scale begins at the smallest gain, since gains often differ by a small factor only; it has at most two decades.
+
+    Args:
+        gains: Norms of the block columns of J, as `howsmooth.token_gains` returns them.
+        constant: The norm of J.
+
+    Example:
+        >>> gain_colouring([1.0, 2.0, 4.0], 5.0).ends
+        ('20 %', '80 %')
+    """
+    positive = [gain for gain in gains if gain > 0]
+    spread = math.log10(max(positive) / min(positive)) if positive else 0.0
+    decades = min(max(spread, _LEAST_DECADES), GAIN_DECADES)
+    return Colouring("Constant when only this token moves, of that when all move", tuple(gains), constant, decades)
+
+
+@cache
+def theme_variables() -> dict[str, str]:
+    """Return the CSS variables of the report in its "light" and "dark" theme, as declarations without braces."""
+    css = files("howsmooth.report").joinpath("assets", "report.css").read_text(encoding="utf-8")
+    found = {
+        "light": re.search(r"^:root \{([^}]*)\}", css, re.M),
+        "dark": re.search(r'^:root\[data-theme="dark"\] \{([^}]*)\}', css, re.M),
+    }
+    missing = [theme for theme, block in found.items() if block is None]
+    if missing:
+        raise ValueError(f"expected the variables of the {missing[0]} theme in assets/report.css, got none")
+    return {theme: " ".join(block[1].split()) for theme, block in found.items() if block is not None}
+
+
+# File types that matplotlib writes without a display, as its Agg canvas lists them.
+FIGURE_SUFFIXES = (
+    ".eps", ".jpeg", ".jpg", ".pdf", ".pgf", ".png", ".ps", ".raw", ".rgba", ".svg", ".svgz", ".tif", ".tiff", ".webp",
+)  # fmt: skip
+
+
+def check_plot_path(path: str, option: str = "--plot") -> None:
+    """Raise InputError if matplotlib is not installed or cannot write this file type.
+
+    Example:
+        >>> check_plot_path("growth.svg")
+    """
+    require("matplotlib", purpose=f"for {option}")
+    suffix = Path(path).suffix.lower()
+    if suffix not in FIGURE_SUFFIXES:
+        raise InputError(f"expected a plot file ending in .png, .svg or .pdf for {option}, got {path!r}")
+    if suffix == ".pgf":
+        from matplotlib import rcParams
+
+        if shutil.which(rcParams["pgf.texsystem"]) is None:
+            raise InputError(
+                f"expected {rcParams['pgf.texsystem']} for a .pgf file, got none installed; install TeX, or name a "
+                f".pdf for {option}"
+            )
+
+
+def check_animation_path(path: str, option: str = "--animate") -> None:
+    """Raise InputError if this animation cannot be written.
+
+    Example:
+        >>> check_animation_path("flow.gif")
+    """
+    require("matplotlib", purpose=f"for {option}")
+    if Path(path).suffix.lower() != ".gif":
+        raise InputError(f"expected a file ending in .gif for {option}, got {path!r}")
+
+
+def check_page_path(path: str, option: str = "--report") -> None:
+    """Raise InputError if the file name does not end in .html or .htm.
+
+    Example:
+        >>> check_page_path("flow.html")
+    """
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"expected a file ending in .html for {option}, got {path!r}")

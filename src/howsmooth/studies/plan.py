@@ -48,12 +48,13 @@ from howsmooth.records.provenance import provenance
 from howsmooth.spectral.memory import MIN_STORED_VECTORS, MemoryPlan
 from howsmooth.spectral.memory import plan as plan_memory
 from howsmooth.spectral.operator import restrict
-from howsmooth.spectral.solver import Solver
-from howsmooth.texts.corpora import Corpus
 from howsmooth.threads import available_cores
 
 if TYPE_CHECKING:
     from howsmooth.models.model import Model
+    from howsmooth.spectral.solver import Solver
+    from howsmooth.texts.corpora import Corpus
+
 
 PROCESS_MEMORY = 450 << 20  # bytes of a process that has imported torch and transformers
 MAX_REFERENCE_LENGTH = 4096  # on a GPU, product_dtype "auto" uses a float64 reference up to this many tokens

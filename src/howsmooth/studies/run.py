@@ -13,7 +13,10 @@ from howsmooth.questions.spec import Spec, refuse_connection
 from howsmooth.studies.plan import Plan, prepare, prepare_model
 from howsmooth.studies.store import Store, description_of
 from howsmooth.studies.worker import ProgressCallback, records_of_bundle, run_bundle
-from howsmooth.texts.corpora import Corpus
+
+if TYPE_CHECKING:
+    from howsmooth.models.model import Model
+    from howsmooth.texts.corpora import Corpus
 
 if TYPE_CHECKING:
     from howsmooth.models.model import Model
@@ -186,13 +189,11 @@ def _run_remaining(plan: Plan, store: Store, state: Progress, progress: Callable
 
 def select_engine(plan: Plan) -> Callable[..., Generator[list[Any], None, None]]:
     """Return the engine of a plan, as a function of bundles and work."""
+    from howsmooth.studies.engines import in_this_process, local_engine, ray_engine
+
     engine = plan.engine
     if engine.name == "ray":
-        from howsmooth.studies.engines.ray_engine import ray_engine
-
         return partial(ray_engine, address=engine.address, cpus=engine.cpus, gpus=engine.gpus, retries=engine.retries)
-    from howsmooth.studies.engines.local import in_this_process, local_engine
-
     workers, threads = plan.workers_and_threads()
     if not workers:
         return in_this_process

@@ -1,5 +1,5 @@
 from howsmooth.texts.corpora import read_corpus as read_corpus, Corpus as Corpus, default_text as default_text
-from howsmooth.texts.generated import generated_text as generated_text
+from howsmooth.texts.corpora import generated_text as generated_text
 from howsmooth.choices import CUTTINGS as CUTTINGS
 from howsmooth.texts.cutting import (
     Cutter as Cutter,

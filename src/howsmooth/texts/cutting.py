@@ -16,14 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.texts.corpora import Corpus
+
+if TYPE_CHECKING:
+    from howsmooth.texts.corpora import Corpus
+
 
 LONGEST_WORD = 1_000_000  # characters without white space: tokenizers need time and memory for each such word at once
 MOST_CHARACTERS = 50_000  # of a token on average; a text with fewer tokens is hundreds of megabytes of a few words

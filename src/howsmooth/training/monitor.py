@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from howsmooth.attention import AttentionStatistics, attention_statistics
+from howsmooth.attention.statistics import AttentionStatistics, attention_statistics
 from howsmooth.errors import InputError, first_line
 from howsmooth.lipschitz.local import promote_half
 from howsmooth.lipschitz.penalty import unchecked_jacobian
@@ -29,7 +29,8 @@ from howsmooth.questions.quantities import all_shares, top_tokens
 from howsmooth.questions.spec import select_indices
 from howsmooth.records import make_record
 from howsmooth.records.provenance import provenance
-from howsmooth.spectral import LinearOperator, warm_triplet
+from howsmooth.spectral.operator import LinearOperator
+from howsmooth.spectral.power import warm_triplet
 from howsmooth.spectral.result import LOWER_ONLY_STEP_LIMIT, WARM_START
 from howsmooth.spectral.rounding import allowance
 from howsmooth.texts.cutting import word

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.models import Model, load
+from howsmooth.models.loading import load
+from howsmooth.models.model import Model
 
 _WRAPPERS = ("_orig_mod", "module")  # torch.compile, DistributedDataParallel and DataParallel
 

@@ -14,8 +14,7 @@ from howsmooth.attack.feature.attacks import (
     SingularDirection,
 )
 from howsmooth.attack.feature.problem import Budget, FeatureProblem, Target
-from howsmooth.attack.feature.result import FeatureAttack, load_attack, run, save_attack
-from howsmooth.attack.feature.verification import verify
+from howsmooth.attack.feature.result import FeatureAttack, load_attack, run, save_attack, verify
 from howsmooth.attack.objectives import FeatureObjective, NextToken, OutputChange, Similarity
 
 __all__ = [

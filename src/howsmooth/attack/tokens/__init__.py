@@ -3,12 +3,11 @@
 from howsmooth.attack.checks import Verification
 from howsmooth.attack.objectives import KL, Cosine, Flip, Hidden, TextObjective
 from howsmooth.attack.objectives import TEXT_OBJECTIVES as OBJECTIVES
-from howsmooth.attack.tokens.attack import METHODS, TokenAttack, attack_text
+from howsmooth.attack.tokens.attack import METHODS, TokenAttack, attack_text, verify
 from howsmooth.attack.tokens.edits import Edit, EditLimits, SearchSpace, SentenceSimilarity, apply
 from howsmooth.attack.tokens.inversion import Inversion, Singular, captured_share, invert
 from howsmooth.attack.tokens.methods import Greedy, HotFlip, Method, Probe, Random
 from howsmooth.attack.tokens.problem import TargetModel, TextProblem
-from howsmooth.attack.tokens.verification import verify
 
 __all__ = [
     "attack_text",

@@ -1,22 +1,27 @@
-"""An attack on the tokens of one text, and its result."""
+"""An attack on the tokens of one text, its result, and its verification from the token ids of the record alone."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from howsmooth.attack.checks import check_seed
-from howsmooth.attack.objectives import Flip, TextObjective
-from howsmooth.attack.tokens.edits import Edit, EditLimits, SentenceSimilarity
+import torch
+
+from howsmooth.attack.checks import Verification, check_seed
+from howsmooth.attack.objectives import TEXT_OBJECTIVES, Flip, TextObjective, objective_of
+from howsmooth.attack.tokens.edits import Edit, EditLimits, SentenceSimilarity, apply, positions_after
 from howsmooth.attack.tokens.inversion import Singular
 from howsmooth.attack.tokens.methods import Greedy, HotFlip, Method, Probe, Random
 from howsmooth.attack.tokens.problem import Candidate, TargetModel, TextProblem
 from howsmooth.display import Displayed
+from howsmooth.errors import InputError
 from howsmooth.texts.cutting import TokenChunk, surrounding_special_tokens, word
 
 if TYPE_CHECKING:
     from howsmooth.models.model import Model
+
 
 METHODS: dict[str, type[Method]] = {method.name: method for method in (Random, HotFlip, Greedy, Probe, Singular)}
 DEFAULT_CALLS = 40
@@ -179,3 +184,41 @@ def whole_chunk(model: Model, text: str) -> TokenChunk:
     n = len(model.tokenize(text)) + sum(map(len, surrounding_special_tokens(model.require_tokenizer())))
     (chunk,) = model.chunks(text, n, 1)
     return chunk
+
+
+TOLERANCE = 1e-3  # relative to max(1, |value|): float32 with another order of summation
+REQUIRED_FIELDS = ("ids", "attacked_ids", "edits", "objective", "value", "success")
+
+
+def verify(model: Model | TargetModel, record: Mapping[str, Any]) -> Verification:
+    """Evaluate a saved attack on tokens again, from its token ids alone.
+
+    Args:
+        model: the model that was attacked.
+        record: `TokenAttack.as_record()`, or its JSON read back.
+
+    Returns:
+        What agrees and what does not; the values are those of the objective.
+
+    Raises:
+        InputError: a field that is needed is missing from the record.
+    """
+    missing = [key for key in REQUIRED_FIELDS if key not in record]
+    if missing:
+        raise InputError(f"expected the record of an attack on tokens, got one without {missing[0]}")
+    target = model if isinstance(model, TargetModel) else TargetModel(model)
+    objective: TextObjective = objective_of(record["objective"], TEXT_OBJECTIVES)
+    embedding, edits = target.embedding, [Edit(**edit) for edit in record["edits"]]
+    ids, attacked = (target.model.token_ids(record[key]) for key in ("ids", "attacked_ids"))
+    with torch.no_grad():
+        before, after = (objective.features(embedding, embedding.matrix[t][None]) for t in (ids, attacked))
+        positions = torch.tensor([positions_after(len(ids), edits)], device=ids.device)
+        value = float(objective.value(after, before, positions))
+    success, wrong = bool(edits) and objective.succeeds(value), []
+    if apply(ids.tolist(), edits) != attacked.tolist():
+        wrong.append("the edits do not give the attacked tokens")
+    if not abs(value - record["value"]) <= TOLERANCE * max(1.0, abs(value)):
+        wrong.append(f"value: {record['value']:.6g} reported, {value:.6g} found")
+    if success != record["success"]:
+        wrong.append(f"success: {record['success']} reported, {success} found")
+    return Verification(not wrong, tuple(wrong), value, record["value"])

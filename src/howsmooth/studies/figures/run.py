@@ -97,7 +97,7 @@ def run_figure(
         store: A store that is open for writing.
         given: Fields of specs that replace those of the figure: models, layers, lengths, samples, tol, engine.
         quick: Take few short lengths and two samples.
-        gpt2_attention: A file with GPT-2's attention layers, in its place where no text is read.
+        gpt2_attention: A file with GPT-2's attention layers, in its place on tokens without a text.
         progress: Called with a `Progress` whenever tasks have finished.
         log: Called with a line for each model.
 
