@@ -347,3 +347,10 @@ def test_refusals_name_a_remedy():
         call(torch.nn.Identity(), q, q, q, torch.zeros(1, 1, 3, 4))
     with pytest.raises(InputError, match="expected a mask of shape"):
         call(torch.nn.Identity(), q, q, q, torch.zeros(1, 3, 3))
+
+
+def test_a_mask_that_a_network_has_joined_is_not_read_as_padding():
+    """T5Gemma 2 joins the masks of self and cross attention, which loses the pattern: `find_sites` asks for 4D masks."""
+    q, mask = torch.randn(1, 2, 4, 3), torch.ones(1, 4, dtype=torch.bool)
+    with hook.observe_attention(lambda *_: None), pytest.raises(ValueError, match="none of the mask function's"):
+        hook.attention_forward(torch.nn.Module(), q, q, q, mask)

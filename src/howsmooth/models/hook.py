@@ -264,6 +264,9 @@ def attention_forward(
         visible: dict[str, Any] = dict(causal=pattern.causal, window=pattern.window, offset=pattern.offset)
         padding = attention_mask if pattern.padded else None
         output = _attend_biased(module, query, key, value, position_bias, padding, **scores, **visible)
+    elif observer is not None and attention_mask is not None:
+        # A network joined or changed masks, and the pattern is lost (T5Gemma 2): it is run again with 4D masks.
+        raise ValueError(f"a 2D mask {tuple(attention_mask.shape)} that is none of the mask function's")
     else:  # the module was called directly, without the model's mask: only it determines whether it is causal
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
         padding = None if attention_mask is None else attention_mask.bool()

@@ -102,10 +102,14 @@ def choose_part(network: PreTrainedModel, asked: str | None, name: str) -> Part:
     if stack == "decoder" and isinstance(own := network.get_decoder(), PreTrainedModel):
         config = config if _number_of_layers(config, stack) else own.config
     layers, heads, width = _sizes(config, stack, name)
+    scope = ""
+    if stack == "decoder":  # its name in the network: Florence-2 has its decoder inside a language model
+        decoder = network.get_decoder()
+        scope = next((key for key, module in network.named_modules() if module is decoder), "decoder")
     vocabulary = getattr(config, "vocab_size", None) if modality == "text" else None
     return Part(
         network,
-        "decoder" if stack == "decoder" else "",
+        scope,
         modality,
         layers,
         width,

@@ -126,7 +126,7 @@ def find_attention(layer: ModuleCall, modules: list[torch.nn.Module]) -> FoundAt
     matrix, earlier = projection
     for module in modules:
         call, call_moved = plain.calls.get(module), plain_moved.calls.get(module)
-        if call is None or call_moved is None or not call.x.is_floating_point() or call.x.ndim < 2:
+        if call is None or call_moved is None or not call.x.is_floating_point() or call.x.ndim not in (2, 3):
             continue
         if _other_arguments_differ(call, call_moved):
             continue
