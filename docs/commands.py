@@ -83,13 +83,18 @@ PAGE_OF = {
                 "breaks. Run again, the command computes only the records that are missing in the file.",
                 record_file="found.jsonl",
             ),
+            Example("report found.jsonl -o report.html", "The same records as an HTML page, which works offline."),
+            Example("explore --help", "A local web page: [the explorer](../explore.md).", max_lines=4),
+        ],
+    ),
+    "compare": (
+        "Compare",
+        [
             Example(
                 "compare minilm random:minilm --layers 0,3 --lengths 16 --samples 1",
                 "The constants of two models on one text, and what changed: [compare](../compare.md).",
                 max_lines=16,
-            ),
-            Example("report found.jsonl -o report.html", "The same records as an HTML page, which works offline."),
-            Example("explore --help", "A local web page: [the explorer](../explore.md).", max_lines=4),
+            )
         ],
     ),
     "bound": (
