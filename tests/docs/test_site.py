@@ -146,7 +146,7 @@ def test_the_reference_is_in_order_of_importance(site):
     index = Page((site / "reference" / "index.html").read_text(encoding="utf-8"))
     pages = [link for link in index.links if re.fullmatch(r"[a-z]+\.html", link) and link != "index.html"]
     assert list(dict.fromkeys(pages))[: len(PACKAGES) + 1] == [f"{name}.html" for name in ("measurements", *PACKAGES)]
-    assert howsmooth.__all__[:5] == ["measure", "ask", "read", "Measurements", "local_lipschitz"]
+    assert howsmooth.__all__[:6] == ["measure", "ask", "compare", "read", "Measurements", "local_lipschitz"]
 
 
 @pytest.mark.parametrize(

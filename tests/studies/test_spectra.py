@@ -110,3 +110,10 @@ def test_the_constant_in_the_weights_has_no_tokens(tiny):
         howsmooth.measure(tiny, text=TEXT, map="weights:v", tokens="no-first", lengths=[N])
     with pytest.raises(InputError, match="a map of the tokens for the question layer-attack"):
         howsmooth.ask("layer-attack", tiny, text=TEXT, map="weights", lengths=[N])
+
+
+def test_what_is_too_long_or_not_there_is_refused_before_a_model_is_loaded(tiny):
+    with pytest.raises(InputError, match="lengths up to 512 for the quantity gains, got 1024"):
+        howsmooth.measure("no-such-model", lengths=[8, 1024], quantities=["gains"])
+    with pytest.raises(InputError, match=r"layers from 0 to 1 of .*, got chain:0\.\.2"):
+        howsmooth.measure(tiny, text=TEXT, map="chain:0..2", lengths=[N])

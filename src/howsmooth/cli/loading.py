@@ -13,6 +13,7 @@ from howsmooth.cli.runtime import current_runtime, use_default_threads
 from howsmooth.errors import InputError
 from howsmooth.extras import require
 from howsmooth.models.files import check_positions, check_tokenizer, list_files, missing_tokenizer, read_model_files
+from howsmooth.models.map_types import check_layers, parse_map
 from howsmooth.questions.spec import ModelSpec, load_arguments, read_texts, select_indices
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ def check_models(spec: ModelSpec, *, devices: bool = True) -> None:
         layers = declared.layers or spec.layers
         if layers != "all" and files.layers is not None and spec.map_type.per_layer:
             select_indices(layers, tuple(range(files.layers)), f"layers of {declared.name}")
+        if files.layers is not None:
+            check_layers(parse_map(spec.map_name), files.layers, declared.name)
         if spec.heads is not None and files.heads is not None:
             select_indices(spec.heads, tuple(range(files.heads)), f"heads of {declared.name}")
         if spec.inputs in ("images", "audio") and spec.inputs not in files.takes:

@@ -189,6 +189,12 @@ def parse_map(text: object, among: Iterable[str] = MAPS) -> MapChoice:
     return choice
 
 
+def check_layers(choice: MapChoice, layers: int, model: str) -> None:
+    """Raise InputError if a model does not have the layers of a chain."""
+    if choice.layers is not None and choice.layers[1] >= layers:
+        raise InputError(f"expected layers from 0 to {layers - 1} of {model}, got {choice}; choose among them")
+
+
 def map_choices(names: Iterable[str] = MAPS) -> tuple[str, ...]:
     """Return what a form offers: each name, with each of its arguments where it takes some.
 

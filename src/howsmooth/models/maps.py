@@ -34,7 +34,7 @@ from howsmooth.errors import InputError
 from howsmooth.lazy import deferred
 from howsmooth.models.calls import ModuleCall, first_tensor
 from howsmooth.models.hook import detach_keys_and_values, restrict_to_head
-from howsmooth.models.map_types import MAPS, MapChoice, parse_map
+from howsmooth.models.map_types import MAPS, MapChoice, check_layers, parse_map
 from howsmooth.models.parts import Attention, MissingMap, Site
 from howsmooth.models.tracing import keep_head, projected
 
@@ -289,10 +289,7 @@ def site_numbers(model: Model, choice: MapChoice, layer: int | None) -> list[int
         return [layer]
     first, last = (0, model.layers - 1) if choice.name == "chain" else (0, 0)
     last = choice.layers[1] if choice.layers else last
-    if last >= model.layers:
-        raise InputError(
-            f"expected layers from 0 to {model.layers - 1} of {model.name}, got {choice}; choose among them"
-        )
+    check_layers(choice, model.layers, model.name)
     return list(range(first, last + 1))
 
 

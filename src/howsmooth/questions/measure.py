@@ -33,6 +33,7 @@ class Quantity:
         every_token: Whether it is defined only for perturbations of all tokens.
         maps: The maps that it is defined for; None for all.
         count: (default, least, most) of the number that may follow its name after a colon; None if none may.
+        longest: Largest number of tokens.
     """
 
     symbol: str
@@ -42,6 +43,7 @@ class Quantity:
     every_token: bool = False
     maps: tuple[str, ...] | None = None
     count: tuple[int, int, int] | None = None
+    longest: int | None = None
 
 
 _SPECTRA = "howsmooth.questions.spectra:"
@@ -87,8 +89,15 @@ QUANTITIES = {
         "two sides of the norm for the largest token on both sides",
         f"{_SPECTRA}token_norm",
         every_token=True,
+        longest=512,
     ),
-    "gains": Quantity("max‖J_ij‖", "‖J_ij‖₂ of every pair of tokens", f"{_SPECTRA}gains", every_token=True),
+    "gains": Quantity(
+        "max‖J_ij‖",
+        "‖J_ij‖₂ of every pair of tokens",
+        f"{_SPECTRA}gains",
+        every_token=True,
+        longest=512,  # a record contains n² gains
+    ),
     "eigenvalues": Quantity(
         "|λ₁|", "the K eigenvalues of largest modulus", f"{_SPECTRA}eigenvalues", every_token=True, count=(6, 1, 64)
     ),
@@ -183,6 +192,10 @@ class MeasureSpec(ModelSpec):
             quantity = quantity_of(name)
             if quantity.every_token and "all" not in self.tokens:
                 raise ValueError(f'expected "all" among tokens for the quantity {name}, which moves every token')
+            if quantity.longest is not None and max(self.lengths) > quantity.longest:
+                raise ValueError(
+                    f"expected lengths up to {quantity.longest} for the quantity {name}, got {max(self.lengths)}"
+                )
             if quantity.maps is not None and self.map_name not in quantity.maps:
                 raise ValueError(f'expected map = "{quantity.maps[0]}" for the quantity {name}, got "{self.map_name}"')
         return self

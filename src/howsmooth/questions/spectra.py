@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from howsmooth.errors import InputError
-from howsmooth.lipschitz.blocks import GainMatrix, gain_matrix
+from howsmooth.lipschitz.blocks import gain_matrix
 from howsmooth.lipschitz.estimate import Estimate
 from howsmooth.lipschitz.local import jacobian, local_lipschitz
 from howsmooth.models.memory import solver_memory_limit
@@ -26,7 +26,6 @@ from howsmooth.questions.quantities import EvaluationPoint, described
 from howsmooth.spectral.eigenvalues import leading_eigenvalues
 from howsmooth.spectral.trace import FRACTIONS, FrobeniusNorm, count_singular_values, frobenius_norm
 
-MAX_GAIN_TOKENS = 512  # a record contains n² gains
 PROBES = 64  # of the Frobenius norm
 
 Numbers = dict[str, Any]
@@ -114,7 +113,7 @@ def token_norm(point: EvaluationPoint) -> list[Numbers]:
     """Return two sides of the norm of J for the largest token norm on both sides; `value` is the attained one."""
 
     def numbers(x: Tensor, _: int) -> Numbers:
-        found = _gains(point, x)
+        found = gain_matrix(point.f, x)
         lower, upper = found.token_norm
         return {
             **_interval(lower, lower, upper, point),
@@ -131,7 +130,7 @@ def gains(point: EvaluationPoint) -> list[Numbers]:
     """Return ‖J_ij‖₂ of every output i and token j; `value` is the largest."""
 
     def numbers(x: Tensor, _: int) -> Numbers:
-        found = _gains(point, x)
+        found = gain_matrix(point.f, x)
         largest = float(found.value.max())
         return {
             **_interval(largest, largest * (1 - found.rounding), largest * (1 + found.rounding), point),
@@ -210,12 +209,3 @@ def _frobenius(point: EvaluationPoint, x: Tensor) -> tuple[FrobeniusNorm, int]:
     largest = estimate.value, estimate.lower, estimate.upper
     found = frobenius_norm(J, largest, probes=PROBES, confidence=half, seed=seed + 1)
     return found, estimate.products + found.probes
-
-
-def _gains(point: EvaluationPoint, x: Tensor) -> GainMatrix:
-    if len(x) > MAX_GAIN_TOKENS:
-        raise InputError(
-            f"expected at most {MAX_GAIN_TOKENS} tokens for the gains of all pairs, got {len(x)}; ask for shorter "
-            "lengths (--lengths)"
-        )
-    return gain_matrix(point.f, x)

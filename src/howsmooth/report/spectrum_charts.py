@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from howsmooth.records.arrays import evenly_spaced
+from howsmooth.records.columns import column
 from howsmooth.report.chart import PALETTE_SIZE, Axis, Chart, Series
 from howsmooth.report.rows import by_quantity, confidence_text, map_name, model_name, none_first
 
@@ -22,9 +23,9 @@ def spectrum_charts(records: Sequence[dict[str, Any]]) -> list[Chart]:
     """
     charts = []
     for group in by_quantity(records).values():
-        if any(record.get("spectrum") for record in group):
+        if any(column(group, "spectrum")):
             charts.append(_chart(group, "spectrum", Axis("i", "log"), Axis("singular value σ$_i$", "log"), _values))
-        if any(record.get("counts") for record in group):
+        if any(column(group, "counts")):
             charts.append(_chart(group, "counts", Axis("t", "log"), Axis("number of σ$_i$ > t", "log"), _counts))
     return charts
 
