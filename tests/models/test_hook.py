@@ -350,7 +350,7 @@ def test_refusals_name_a_remedy():
 
 
 def test_a_mask_that_a_network_has_joined_is_not_read_as_padding():
-    """T5Gemma 2 joins the masks of self and cross attention, which loses the pattern: `find_sites` asks for 4D masks."""
+    """T5Gemma 2 joins those of self and cross attention and loses the pattern: `find_sites` then asks for 4D masks."""
     q, mask = torch.randn(1, 2, 4, 3), torch.ones(1, 4, dtype=torch.bool)
     with hook.observe_attention(lambda *_: None), pytest.raises(ValueError, match="none of the mask function's"):
         hook.attention_forward(torch.nn.Module(), q, q, q, mask)

@@ -78,8 +78,7 @@ def command(
     """
     from howsmooth.cli.loading import show_loading
     from howsmooth.cli.run import make_console, print_line, print_warning
-    from howsmooth.explorer import Limits, explorer, launch, wait
-    from howsmooth.explorer.limits import server_name
+    from howsmooth.explorer.limits import Limits, server_name
     from howsmooth.extras import require
 
     stderr = make_console(stderr=True)
@@ -89,6 +88,8 @@ def command(
         raise InputError("expected a host name for --allowed-host, got an empty one; name it, or leave the option out")
     server_name(host, port)  # before the seconds of loading
     with show_loading(stderr, "the explorer"):
+        from howsmooth.explorer import explorer, launch, wait
+
         page = explorer(limits)
     try:
         address = launch(
