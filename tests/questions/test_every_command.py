@@ -13,6 +13,7 @@ import howsmooth as package
 from howsmooth.cli.main import group
 from howsmooth.questions import QUESTIONS, question_of, record_error
 from howsmooth.records.lock import only_writer
+from howsmooth.report.rows import counted
 from tests import reasons
 
 # Small arguments for each question; "{tiny}" and "{text}" are a tiny model and a text, "{measure}" a file of a measure.
@@ -81,7 +82,11 @@ def test_a_command_writes_what_our_report_reads_and_resumes(name, howsmooth, tin
     assert howsmooth(line).code == 0 and len(lines.read_text().splitlines()) == len(records)
 
     report = howsmooth(f"report {lines} --report {tmp_path / 'r.html'} --tables {tmp_path / 't'}")
-    assert report.code == 0 and f"wrote {len(records)} records" in report.err and any((tmp_path / "t").iterdir())
+    assert (
+        report.code == 0
+        and f"wrote {counted(len(records), 'record')}" in report.err
+        and any((tmp_path / "t").iterdir())
+    )
     shown = package.read(lines)
     assert len(shown) == len(records) and str(shown).strip() and repr(shown)
 
