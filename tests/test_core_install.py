@@ -127,7 +127,7 @@ def test_what_needs_more_says_what_to_install():
         "howsmooth.models.AttentionFile": "safetensors",
         "howsmooth.dynamics.read_example": "pydantic",
         "howsmooth.studies.read_study": "pydantic",
-        "howsmooth.report.report_page": "pydantic",
+        "howsmooth.report.report_page": "rich",
     }
     done = run_in_core(
         f"""

@@ -56,9 +56,12 @@ def _check_device(name: str) -> str:
 
 
 def about_maps(names: Iterable[str] = MAPS) -> str:
-    """Return what maps are, in words: "attention, each head alone, or the whole model"."""
-    *first, last = (MAPS[name].about for name in names)
-    return f"{', '.join(first)}, or {last}"
+    """Return the maps with their arguments and what they are: "attention, head (each head alone) or block (…)"."""
+    *first, last = (
+        name + found.syntax + (f" ({found.about})" if found.about != name else "")
+        for name, found in ((name, MAPS[name]) for name in names)
+    )
+    return f"{', '.join(first)} or {last}"
 
 
 def map_among(names: Iterable[str] = MAPS) -> Any:
@@ -72,11 +75,6 @@ def map_among(names: Iterable[str] = MAPS) -> Any:
     """
     allowed = tuple(names)
     return AfterValidator(lambda name: None if name is None else str(parse_map(name, allowed)))
-
-
-def map_syntax(names: Iterable[str] = MAPS) -> str:
-    """Return the names of maps as the help shows them, each with its arguments."""
-    return "|".join(name + MAPS[name].syntax.replace("|", ",") for name in names)
 
 
 class ModelChoice(StrictModel):
@@ -102,7 +100,7 @@ class ModelChoice(StrictModel):
         Field(description="Another place to take the tokenizer from.", json_schema_extra={"metavar": "NAME"}),
     ] = None
     part: Annotated[
-        Literal["encoder", "decoder", "vision", "text"] | None,
+        Literal["encoder", "decoder", "vision", "text", "audio"] | None,
         Field(description="Which stack of layers, of a model that has two."),
     ] = None
     trust_remote_code: Annotated[bool, Field(description="Run code that comes with the model.")] = False
@@ -362,7 +360,7 @@ class ModelSpec(Spec):
     map: Annotated[
         str | None,
         map_among(),
-        option(f"Map to measure: {about_maps()}.  [default: attention, or head with heads]", metavar=map_syntax()),
+        option(f"Map to measure: {about_maps()}.  [default: attention, or head with heads]", metavar="NAME"),
     ] = None
     tokens: Annotated[
         tuple[Literal[*TOKENS], ...],  # type: ignore[valid-type]
