@@ -10,7 +10,8 @@ from typing import BinaryIO
 
 from howsmooth.errors import InputError
 
-LARGEST = 1 << 31  # bytes of a text or a file of records, which take a few times as much memory
+LARGEST = 1 << 31  # bytes of a text, which takes a few times as much memory
+LARGEST_LINE = 1 << 26  # of a record, whose arrays have files of their own from 100 kB on
 LARGEST_TOML = 1 << 24
 _BLOCK = 1 << 24
 
@@ -49,7 +50,7 @@ def read_whole(source: Path | BinaryIO, name: object, largest: int = LARGEST) ->
     return b"".join(blocks)
 
 
-def read_line(stream: BinaryIO, name: object, largest: int = LARGEST) -> bytes:
+def read_line(stream: BinaryIO, name: object, largest: int = LARGEST_LINE) -> bytes:
     """Return the next line of a file, with its end; empty after the last one.
 
     Args:

@@ -184,7 +184,9 @@ def test_the_repr_is_short_and_has_no_tensors():
     constraint = Near(normal(3, 4, 6), 0.3)
     found = ascend(layer("one head"), constraint.x0, constraint, steps=2)
     lines = repr(found).splitlines()
-    assert lines[0].startswith(f"Ascent(value={found.value:.6g}, lower=") and lines[-1].endswith("eps=0.3))")
+    assert lines[0].startswith(f"Ascent(value={found.value:.6g}, lower=") and lines[-1].endswith(
+        "eps=0.3, norm='token'))"
+    )
     assert len(lines) == 4 and "tensor" not in repr(found)
 
 

@@ -43,7 +43,7 @@ def test_gaussian_with_particles_and_figures(howsmooth, tmp_path):
 
 def test_own_file(howsmooth, tmp_path):
     (tmp_path / "mine.toml").write_text(
-        '[attention]\nkind = "l2"\nA = [[1.0, 0.0], [0.5, 1.0]]\nV = -1.0\n[tokens]\ndim = 2\n[flow]\nuntil = 0.5\n',
+        '[attention]\nname = "l2"\nA = [[1.0, 0.0], [0.5, 1.0]]\nV = -1.0\n[tokens]\ndim = 2\n[flow]\nuntil = 0.5\n',
         encoding="utf-8",
     )
     result = howsmooth(f"flow gaussian {tmp_path / 'mine.toml'} --json -")

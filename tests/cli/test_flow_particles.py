@@ -57,7 +57,7 @@ def test_json_is_the_only_output_on_stdout(howsmooth):
 
 def test_own_file_and_options(howsmooth, tmp_path):
     mine = tmp_path / "mine.toml"
-    mine.write_text('title = "Mine"\n[attention]\nkind = "linear"\n[tokens]\ncount = 6\n[flow]\nframes = 4\n')
+    mine.write_text('title = "Mine"\n[attention]\nname = "linear"\n[tokens]\ncount = 6\n[flow]\nframes = 4\n')
     shown = howsmooth("flow particles", str(mine))
     assert shown.code == 0 and "Mine" in shown.out
     assert "blew up at depth" in shown.err and "token" in shown.err

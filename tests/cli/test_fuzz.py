@@ -71,6 +71,8 @@ _SMALL = "TINY --text TEXT"
 LINES = {  # a short run of each command that has options
     "measure": f"{_SMALL} --lengths 4 --samples 1 --layers 0 --tol 0.1",
     "bound": f"{_SMALL} --lengths 4 --samples 1 --layers 0 --tol 0.1",
+    "compare": f"TINY {_SMALL} --lengths 4 --samples 1 --layers 0 --tol 0.1",
+    "attack configuration": "--lengths 4 --samples 1 --layers 0 --tol 0.1",
     "attack worst-case": f"{_SMALL} --lengths 4 --layers 0 --restarts 2 --steps 2 --tol 0.1",
     "attack ball": f"{_SMALL} --lengths 4 --layers 0 --restarts 2 --steps 2 --tol 0.1 --eps 0.01",
     "attack layer": f"{_SMALL} --lengths 4 --samples 1 --layers 0 --steps 2 --tol 0.1",

@@ -112,6 +112,8 @@ def test_the_options_and_limits_of_the_security_page_are_those_of_the_code():
     named = set(re.findall(r"`(--[a-z-]+)`", SECURITY))
     assert {"--trust-remote-code", "--allow-pickle", "--address", "--allowed-host", "--hub"} <= named <= options
     assert f"{LARGEST_TEXT >> 20} MiB, and a config at most {LARGEST_COUNT}" in SECURITY
-    assert f"({reading.LARGEST_TOML >> 20} MiB, {reading.LARGEST >> 30} GiB, {reading.LARGEST >> 30} GiB)" in SECURITY
+    assert (
+        f"({reading.LARGEST_TOML >> 20} MiB, {reading.LARGEST >> 30} GiB, {reading.LARGEST_LINE >> 20} MiB)" in SECURITY
+    )
     for heading in ("Models", "Study files and stores", "Pages, tables and figures", "The explorer"):
         assert f"\n## {heading}\n" in SECURITY

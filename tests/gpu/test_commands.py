@@ -19,9 +19,11 @@ TEXT = "--text {text} --lengths 8,16"
 ONE = "--text {text} --lengths 8 --layers 0"
 COMMANDS = {
     "measure": f"{TEXT} --quantities lipschitz",
+    "compare": "{tiny} --text {text} --layers 0 --lengths 4,8",
     "bound": f"{TEXT} --radius 2",
     "attack worst-case": f"{ONE} --steps 3 --restarts 1",
     "attack ball": f"{ONE} --heads 1 --eps 0.01 --steps 3 --restarts 1",
+    "attack configuration": "--lengths 4,8 --layers 0",
     "attack layer": f"{ONE} --attack singular --budget 0.01",
     "attack model": "--text {text} --lengths 8 --attack sign --budget 0.01",
     "attack tokens": "--text {text} --lengths 12 --method hotflip --edits 1 --calls 20",
@@ -53,7 +55,7 @@ def test_a_command_runs_on_every_device_there_is(command, howsmooth, tiny, text_
     records = {}
     for device in devices:
         file = tmp_path / f"{device}.jsonl"
-        line = f"{command} {tiny} {COMMANDS[command].format(text=text_file)} --device {device} --json {file}"
+        line = f"{command} {tiny} {COMMANDS[command].format(text=text_file, tiny=tiny)} --device {device} --json {file}"
         result = howsmooth(line)
         assert result.code == 0, result.err
         records[device] = [json.loads(one) for one in file.read_text().splitlines()]

@@ -13,7 +13,7 @@ from tests.tolerances import same_record
 
 QUICK = {"particles": 6, "until": 1.0, "frames": 3}
 LINE = "flow particles low_rank --particles 6 --until 1 --frames 3"
-BLOWS_UP = '[attention]\nkind = "linear"\n[tokens]\ncount = 6\n[flow]\nframes = 5\n'
+BLOWS_UP = '[attention]\nname = "linear"\n[tokens]\ncount = 6\n[flow]\nframes = 5\n'
 
 
 def read(path) -> list[dict]:

@@ -142,7 +142,7 @@ def find_question(name: Any) -> Question:
         >>> find_question("bounds")
         Traceback (most recent call last):
         ...
-        howsmooth.errors.InputError: expected a question among measure, bound..., got 'bounds'; did you mean 'bound'?
+        howsmooth.errors.InputError: expected a question among measure, ..., got 'bounds'; did you mean 'bound'?
     """
     if not isinstance(name, str) or name not in QUESTIONS:
         near = difflib.get_close_matches(str(name), QUESTIONS, n=1)

@@ -73,7 +73,7 @@ def draw(picture: Picture | Sequence[Panel], *, theme: str = "light") -> Figure:
         InputError: If there are no panels.
 
     Example:
-        >>> from howsmooth.report import Series
+        >>> from howsmooth.report import Axis, Chart, Series
         >>> line = Series((8, 16), (1.0, 2.0), label="layer 0", linestyle="solid")
         >>> figure = draw([Chart("A model", Axis("n", "log"), Axis("Lip", "log"), [line])])
         >>> [panel.get_title(loc="left") for panel in figure.axes]

@@ -456,14 +456,16 @@ def _ends_text(samples: Sequence[Samples], confidence: float | None) -> str:
     """Return how far the certified ends of medians are from them, in one line for a whole table."""
     ends = [(of.median, *of.median_ends) for of in samples]
     closed = [
-        (m, low, high) for m, low, high in ends if low is not None and high is not None and high < math.inf and m > 0
+        (1e2 * (high / m - 1), 1e2 * (1 - low / m))
+        for m, low, high in ends
+        if low is not None and high is not None and m > 0 and 1e4 * high / m < math.inf
     ]
     parts = []
     if closed:
-        width = max(max(high / m - 1, 1 - low / m) for m, low, high in closed)
+        percent = math.ceil(1e2 * max(map(max, closed))) / 1e2
         each = "" if max(len(of.values) for of in samples) == 1 else "each "
         sure = confidence_text([{"confidence": confidence}])
-        parts.append(f"certified ends: within {math.ceil(1e4 * width) / 100:g} % of the value shown, {each}{sure}")
+        parts.append(f"certified ends: within {percent:g} % of the value shown, {each}{sure}")
     if open_ended := sum(low is not None and (high is None or high == math.inf) for _, low, high in ends):
         parts.append(f"{open_ended} of {len(ends)} have no upper end")
     return "; ".join(parts)

@@ -103,6 +103,7 @@ class Cutter:
 
     Example:
         >>> import howsmooth
+        >>> from howsmooth.texts import Corpus
         >>> model = howsmooth.load("minilm")
         >>> cutter = Cutter(model.tokenizer, Corpus("rain", ("It rained all day, and the river rose.",)))
         >>> [list(chunk.words) for chunk in cutter.chunks(5, 2)]
