@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
             with Page(opened, **options) as shown:
                 shown.page.goto(page.as_uri())
                 shown.page.wait_for_selector("#measure svg")
-                if name == "dark":  # another part: the tokens of the worst direction of layer 0, the last that is listed
+                if name == "dark":  # the tokens of the worst direction of layer 0, the last that is listed
                     shown.page.locator(".directions:visible option").last.evaluate("option => option.selected = true")
                     shown.page.locator(".directions:visible select").dispatch_event("change")
                 part = shown.page.locator(".directions:visible" if name == "dark" else "#measure").first
