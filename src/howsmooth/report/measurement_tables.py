@@ -132,6 +132,12 @@ def measurements_table(records: Sequence[dict[str, Any]]) -> Table:
                 wrap=False,
                 when=any(row.median_ends[0] is not None for row in rows),
             ),
+            Column(
+                "residual",
+                lambda row: number(row.worst.get("residual"), 2),
+                wrap=False,
+                when=all(record.get("certificate") == "residual" for record in records),
+            ),
             Column("range", lambda row: row.range_text(), "left", wrap=False, when=not single),
             Column(
                 "R" if single else "R*",

@@ -191,8 +191,16 @@ def bound_rows(records: Iterable[dict[str, Any]]) -> dict[tuple[int, int | None]
 
 
 def plural_of(name: str) -> str:
-    """Return what several maps of a name are called in a title; a record of another version may have other maps."""
-    return parse_map(name).type.plural if is_map(name) else "maps"
+    """Return what several maps of a name are called in a title; a record of another version may have other maps.
+
+    Example:
+        >>> plural_of("chain:0..2")
+        'layers in a row (0..2)'
+    """
+    if not is_map(name):
+        return "maps"
+    choice = parse_map(name)
+    return choice.type.plural + (f" ({choice.argument})" if choice.argument else "")
 
 
 def bound_title(record: dict[str, Any]) -> str:
