@@ -40,10 +40,10 @@ def layers(page: Page) -> None:
 def growth(page: Page) -> None:
     """Show the growth of a layer."""
     page.get_by_role("tab", name="Growth").click()
-    page.fill("#growth-layer input", "4")
+    page.get_by_label("Layer", exact=True).fill("4")
     page.keyboard.press("Tab")
-    page.click("#growth-run")
-    wait_for_text(page, "growth-status", "theory allows")
+    page.click("#bound-run")
+    wait_for_text(page, "bound-status", "theory allows")
     page.wait_for_timeout(500)  # until the images are decoded
 
 
@@ -78,7 +78,7 @@ def main() -> None:
             executable_path=os.environ.get("CHROMIUM") or shutil.which("chromium"), args=["--no-sandbox"]
         )
         take_screenshot(browser, address, out / "explore-light.png", layers, width=1280, height=1740, theme="light")
-        take_screenshot(browser, address, out / "explore-dark.png", growth, width=1280, height=1400, theme="dark")
+        take_screenshot(browser, address, out / "explore-dark.png", growth, width=1280, height=2640, theme="dark")
         take_screenshot(browser, address, out / "explore-phone.png", layers, width=390, height=2100, theme="light")
         browser.close()
     page.close()
