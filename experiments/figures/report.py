@@ -19,7 +19,7 @@ RUNS = {
     "heads": "measure minilm --heads all --lengths 64,256 --samples 1",
     "bounds": "bound minilm --layers 0,2,5 --lengths 32,128,512",
 }
-SHOTS = {"light": {"height": 1500}, "dark": {"height": 1500, "theme": "dark"}, "phone": {"width": 390, "height": 844}}
+SHOTS = {"light": {"height": 1500}, "dark": {"height": 1180, "theme": "dark"}, "phone": {"width": 390, "height": 844}}
 
 
 def howsmooth(*arguments: str) -> None:
@@ -38,11 +38,12 @@ def main(folder: Path) -> None:
         for name, options in SHOTS.items():
             with Page(opened, **options) as shown:
                 shown.page.goto(page.as_uri())
-                shown.page.wait_for_selector("#growth svg")
-                # The dark screenshot shows another section: the tokens of the worst direction of layer 0.
-                part = "#direction" if name == "dark" else "#growth"
-                shown.page.select_option("#direction select >> nth=0", index=0)
-                shown.page.evaluate(f"document.querySelector('{part}').scrollIntoView()")
+                shown.page.wait_for_selector("#measure svg")
+                if name == "dark":  # the tokens of the worst direction of layer 0, the last that is listed
+                    shown.page.locator(".directions:visible option").last.evaluate("option => option.selected = true")
+                    shown.page.locator(".directions:visible select").dispatch_event("change")
+                part = shown.page.locator(".directions:visible" if name == "dark" else "#measure").first
+                part.evaluate("element => element.scrollIntoView()")
                 shown.page.wait_for_timeout(300)
                 shown.page.screenshot(path=f"docs/images/report-{name}.png")
 

@@ -95,6 +95,7 @@ def test_html_is_well_formed_and_loads_nothing(results, kind):
     assert not [name for name in found.attributes if name.startswith("on") or name == "src"]
     assert all(link.startswith("#") for link in re.findall(r'(?:href="|url\()([^")]*)', html))  # within the SVG
     assert "http" not in html and "@import" not in html
+    assert not re.search(r"</?(table|tr|td|figure|svg|p)\b", found.text), "no tag is shown as text"
     assert len(html) < 30_000
 
 

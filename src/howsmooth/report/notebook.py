@@ -291,7 +291,7 @@ def _ascent(ascent: Ascent) -> str:
 
 def _chart(chart: Chart) -> str:
     name = f"howsmooth-{hashlib.sha256(repr(chart).encode()).hexdigest()[:12]}"  # a notebook has several results
-    return panel_html(chart, 3.0, name=name, with_values=False)
+    return str(panel_html(chart, 3.0, name=name, with_values=False))  # as Markup it would escape what precedes it
 
 
 def _feature_attack(attack: FeatureAttack) -> str:
