@@ -9,6 +9,7 @@ import torch
 import howsmooth
 from howsmooth.errors import InputError
 from howsmooth.questions.measure import QUANTITIES, parse_quantity
+from howsmooth.report.chart import PALETTE_SIZE
 from howsmooth.report.spectrum_charts import spectrum_charts
 from tests.tolerances import assert_close, at_most, close
 
@@ -66,6 +67,18 @@ def test_spectra_are_drawn(measured):
     assert len(by_axis) == 2
     values = [row["value"] for row in measured[0]["spectrum"]["spectrum"] if row["value"] > 0]
     assert by_axis["singular value σ$_i$"].series[0].y == values  # exact: the numbers of the record
+
+
+def test_a_panel_of_spectra_has_no_more_lines_than_colours(measured):
+    """With several lengths each map has a panel; with one length all maps share one."""
+    _, _, records = measured
+    (record,) = (record for record in records if record["quantity"].startswith("spectrum"))
+    copies = [{**record, "layer": layer, "n": n} for layer in range(9) for n in range(2, 10)]
+    charts = spectrum_charts(copies)
+    assert [chart.title.rpartition(", ")[2] for chart in charts] == [f"layer {i}" for i in (0, 2, 3, 5, 6, 8)]
+    assert {len(chart.series) for chart in charts} == {PALETTE_SIZE}
+    (one,) = spectrum_charts([copy for copy in copies if copy["n"] == 2])
+    assert one.title.endswith("n = 2") and one.series[-1].label == "layer 8"
 
 
 def test_spectra_of_some_tokens_and_of_other_maps(tiny):
