@@ -1,6 +1,6 @@
 """Run the commands of the gallery and write docs/gallery.md with their pictures.
 
-    python docs/gallery.py                    # all pictures, about ten minutes on one core
+    python docs/gallery.py                    # all pictures, about two minutes on two cores
     python docs/gallery.py growth regimes     # these pictures alone
     python docs/gallery.py --page             # the page alone
 
@@ -45,15 +45,15 @@ GALLERY = (
         "growth.png",
         "Growth with length",
         "measure minilm --layers 0,2,5 --lengths 32..512*2 --samples 2 --plot growth.png",
-        "The local Lipschitz constant of three layers of MiniLM. Markers are samples, dashed lines are fitted laws; a "
-        "law that the data reject is not drawn.",
+        "The local Lipschitz constant of three layers of MiniLM. Markers are samples, lines their medians, coloured "
+        "dashed lines fitted laws; a law that the data reject is not drawn.",
         "measuring.md",
     ),
     Picture(
         "growth-paper.png",
         "The same for a paper",
         "measure minilm --layers 0,2,5 --lengths 32..512*2 --samples 2 --style paper --plot growth-paper.png",
-        "One column; with `.pdf` for LaTeX.",
+        "One column, the samples as a band; with `.pdf` for LaTeX.",
         "report.md",
     ),
     Picture(
