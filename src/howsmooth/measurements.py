@@ -378,7 +378,7 @@ def _plan_with_model(question: str, spec_type: Any, model: Any, text: Any, field
     if fields.get("against") is not None and not isinstance(fields["against"], (str, os.PathLike, dict)):
         against = fields.pop("against")
         second = against if isinstance(against, Model) else load(against)
-        fields["against"] = second.name
+        fields["against"] = _name_in_memory(against)
     tokenizer = fields.pop("tokenizer", None)
     loading = {name: _to_plain(fields.pop(name)) for name in _LOADING if name in fields}
     objects = {}  # a tokenizer that is in memory is not part of the spec
@@ -392,7 +392,7 @@ def _plan_with_model(question: str, spec_type: Any, model: Any, text: Any, field
             f"{model!r}; give it to howsmooth.load"
         )
     named = os.fspath(model) if isinstance(model, (str, os.PathLike)) else None
-    label = named or getattr(model, "name", None) or type(model).__name__
+    label = named or _name_in_memory(model)
     corpus = _as_corpus(text)
     declared = {
         "name": question,
@@ -472,6 +472,11 @@ def read(*paths: str | os.PathLike[str]) -> Measurements:
 
     found = read_records([os.fspath(path) for path in paths])
     return Measurements(list(found.records), found.notes)
+
+
+def _name_in_memory(model: Any) -> str:
+    """Return what records call a model that is in memory: its name if it has one, else its class."""
+    return getattr(model, "name", None) or type(model).__name__
 
 
 def _as_corpus(text: str | os.PathLike[str] | Corpus | None) -> Corpus | None:

@@ -63,6 +63,7 @@ def test_rounded_weights_of_a_model_in_memory(pair):
     found = howsmooth.compare(model, rounded, TEXT, tokenizer=tokenizer, tol=1e-5, **FIELDS)
     ratios = [record["ratio"]["value"] for record in found]
     assert ratios == pytest.approx([1.0, 1.0], rel=0.05) and any(record["changed"] for record in found)
+    assert {(record["model"], record["against"]) for record in found} == {("GPT2Model", "GPT2Model")}
 
 
 def test_an_adapter_on_and_off(pair):
